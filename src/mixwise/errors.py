@@ -1,0 +1,30 @@
+"""What mixwise raises: one sentence that says what, where, got, allowed and the nearest match."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class MixwiseError(Exception):
+    """Something could not be done; the message is one readable sentence. The command line exits with 1."""
+
+    exit_code = 1
+
+
+class UsageError(MixwiseError, ValueError):
+    """The request itself is wrong (a name, an option, a size). The command line exits with 2."""
+
+    exit_code = 2
+
+
+def unknown(what: str, got: str, allowed: Iterable[str], where: str = "") -> UsageError:
+    """A `UsageError` for a name that does not exist.
+
+    >>> str(unknown("mixer", "pol", ["pool", "linear"]))
+    "unknown mixer 'pol' (did you mean 'pool'?); allowed: linear, pool"
+    """
+    names = sorted(allowed)
+    near = difflib.get_close_matches(got, names, n=1, cutoff=0.5)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    place = f" in {where}" if where else ""
+    listed = ", ".join(names) if names else "nothing"
+    return UsageError(f"unknown {what} {got!r}{place}{hint}; allowed: {listed}")

@@ -1,0 +1,323 @@
+"""What every backbone is made of besides its token mixers: norms, channel mixers, stems, downsampling, positions.
+
+Tokens are (b, n, c). A map (b, c, h, w) of channels-last memory is the same bytes, so going between the two is free.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mixwise.errors import UsageError, unknown
+
+Grid = tuple[int, ...]
+"""How the tokens lie: (h, w) for an image, (n,) for a sequence or a set of points."""
+
+
+def image_view(x: Tensor, grid: Grid) -> Tensor:
+    """Tokens (b, h·w, c) as a map (b, c, h, w): a channels-last view, no copy."""
+    if len(grid) != 2:
+        raise UsageError(f"this mixer needs tokens on a 2-D grid, got grid={grid}")
+    return x.transpose(1, 2).unflatten(2, (grid[0], grid[1]))
+
+
+def token_view(x: Tensor) -> Tensor:
+    """A map (b, c, h, w) as tokens (b, h·w, c); no copy where the map is channels-last."""
+    return x.flatten(2).transpose(1, 2)
+
+
+def token_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """W x + b along the token axis without transposing: x (b, n, c), weight (m, n), bias (m,) → (b, m, c)."""
+    stacked = weight.expand(x.shape[0], -1, -1)
+    if bias is None:
+        return torch.bmm(stacked, x)
+    return torch.baddbmm(bias[:, None], stacked, x)
+
+
+# --- activations ------------------------------------------------------------------------------------------------------
+
+
+def gelu_form(name: str) -> str:
+    """The `approximate` argument of torch's GELU for "erf" (exact) or "tanh"."""
+    forms = {"erf": "none", "tanh": "tanh"}
+    if name not in forms:
+        raise unknown("GELU form", name, forms)
+    return forms[name]
+
+
+class StarReLU(nn.Module):
+    """s · relu(x)² + b with learnable scalars s and b.
+
+    Source: Yu et al., "MetaFormer Baselines for Vision", arXiv 2210.13452, section 3.4. The authors' code starts at
+    s = 1, b = 0; the paper derives s = 0.8944, b = -0.4472.
+    """
+
+    def __init__(self, *, scale: float = 1.0, shift: float = 0.0) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor([scale]))
+        self.shift = nn.Parameter(torch.tensor([shift]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * F.relu(x).square() + self.shift
+
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "gelu": nn.GELU,
+    "gelu_tanh": lambda: nn.GELU(approximate="tanh"),
+    "identity": nn.Identity,
+    "relu": nn.ReLU,
+    "silu": nn.SiLU,
+    "star_relu": StarReLU,
+}
+
+
+def activation(name: str) -> nn.Module:
+    """A fresh activation module by name."""
+    if name not in ACTIVATIONS:
+        raise unknown("activation", name, ACTIVATIONS)
+    return ACTIVATIONS[name]()
+
+
+# --- norms on tokens (b, n, c) ----------------------------------------------------------------------------------------
+
+
+class GroupNorm1(nn.Module):
+    """Mean and variance over tokens and channels together, affine per channel: GroupNorm with one group.
+
+    It is not LayerNorm, which normalises each token by itself. Source: arXiv 2111.11418, "modified layer norm".
+    """
+
+    def __init__(self, dim: int, *, bias: bool = True, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.bias = nn.Parameter(torch.zeros(dim)) if bias else None
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.layer_norm(x, x.shape[1:], eps=self.eps) * self.weight
+        return x if self.bias is None else x + self.bias
+
+
+class TokenBatchNorm(nn.BatchNorm1d):
+    """Batch norm per channel over batch and tokens, for tokens (b, n, c).
+
+    Runs as a channels-last map, which is the layout the kernels are fast in. `bias=False` leaves out the shift.
+    """
+
+    def __init__(self, dim: int, *, bias: bool = True, eps: float = 1e-5) -> None:
+        super().__init__(dim, eps=eps)
+        if not bias:
+            self.register_parameter("bias", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and x.shape[0] * x.shape[1] == 1:
+            raise UsageError("batch norm needs more than one value per channel to train: use a larger batch")
+        return super().forward(x.transpose(1, 2).unsqueeze(-1)).squeeze(-1).transpose(1, 2)
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.dim() != 4:
+            raise UsageError(f"batch norm on tokens expects (b, n, c), got {input.dim() - 1} dimensions")
+
+
+class Affine(nn.Module):
+    """α ⊙ x + β per channel, no statistics. Source: Touvron et al., "ResMLP", arXiv 2105.03404, section 2."""
+
+    def __init__(self, dim: int, *, bias: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.bias = nn.Parameter(torch.zeros(dim)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight if self.bias is None else torch.addcmul(self.bias, x, self.weight)
+
+
+def _layer_norm(dim: int, bias: bool) -> nn.Module:
+    return nn.LayerNorm(dim, eps=1e-6, bias=bias)
+
+
+NORMS: dict[str, Callable[[int, bool], nn.Module]] = {
+    "affine": lambda dim, bias: Affine(dim, bias=bias),
+    "batch": lambda dim, bias: TokenBatchNorm(dim, bias=bias),
+    "group1": lambda dim, bias: GroupNorm1(dim, bias=bias),
+    "layer": _layer_norm,
+    "none": lambda dim, bias: nn.Identity(),
+}
+
+
+def norm(name: str, dim: int, *, bias: bool = True) -> nn.Module:
+    """A norm on tokens (b, n, c) by name: layer, group1, batch, affine, none."""
+    if name not in NORMS:
+        raise unknown("norm", name, NORMS)
+    return NORMS[name](dim, bias)
+
+
+# --- residual branches ------------------------------------------------------------------------------------------------
+
+
+class DropPath(nn.Module):
+    """Drops the whole branch of a sample with probability `rate` while training, and scales the kept ones by 1/(1-rate).
+
+    Source: Huang et al., "Deep Networks with Stochastic Depth", arXiv 1603.09382; per sample as in timm.
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        if not 0 <= rate < 1:
+            raise UsageError(f"drop path: rate must be in [0, 1), got {rate}")
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.rate == 0:
+            return x
+        keep = 1 - self.rate
+        return x * x.new_empty((x.shape[0],) + (1,) * (x.dim() - 1)).bernoulli_(keep).div_(keep)
+
+    def extra_repr(self) -> str:
+        return f"rate={self.rate:.3g}"
+
+
+class ChannelMLP(nn.Module):
+    """Two linear layers on each token by itself: (b, n, c) → (b, n, c), hidden width `ratio` · c.
+
+    Args:
+        ratio: hidden width over c.
+        act: name of the activation.
+        bias: of the first layer, in front of the activation.
+        out_bias: of the second layer. Off in house models, where the batch norms that follow would remove it.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        ratio: float = 4.0,
+        act: str = "gelu",
+        bias: bool = True,
+        out_bias: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        hidden = max(1, round(dim * ratio))
+        self.fc1 = nn.Linear(dim, hidden, bias=bias)
+        self.act = activation(act)
+        self.fc2 = nn.Linear(hidden, dim, bias=out_bias)
+        self.dropout = dropout
+
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+        x = F.dropout(self.act(self.fc1(x)), self.dropout, self.training)
+        return F.dropout(self.fc2(x), self.dropout, self.training)
+
+
+CHANNEL_MIXERS: dict[str, type[nn.Module]] = {"mlp": ChannelMLP}
+"""What may stand in a branch besides a token mixer."""
+
+
+# --- from pixels to tokens, and from one stage to the next ------------------------------------------------------------
+
+
+def _strides(factor: int) -> list[int]:
+    """A total stride as steps of 2 and one odd rest: 8 → [2, 2, 2], 6 → [2, 3], 1 → []."""
+    steps = []
+    while factor % 2 == 0 and factor > 1:
+        steps.append(2)
+        factor //= 2
+    return [*steps, factor] if factor > 1 else steps
+
+
+class ConvNormAct(nn.Module):
+    """Convolution → norm on tokens → activation, on maps (b, c, h, w). Padding k//2: any size works.
+
+    The convolution has a bias only where the norm would not remove it.
+    """
+
+    def __init__(self, dim: int, out: int, stride: tuple[int, int], *, norm_name: str, act: str) -> None:
+        super().__init__()
+        kernel = tuple(max(3, s + 1 - s % 2) for s in stride)
+        padding = tuple(k // 2 for k in kernel)
+        self.conv = nn.Conv2d(dim, out, kernel, stride, padding, bias=norm_name in ("none", "affine"))
+        self.norm = norm(norm_name, out)
+        self.act = activation(act)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        grid = (x.shape[2], x.shape[3])
+        return image_view(self.act(self.norm(token_view(x))), grid)
+
+
+class PatchStem(nn.Module):
+    """One convolution with kernel = stride = patch: non-overlapping patches, as in ViT and MLP-Mixer."""
+
+    def __init__(self, channels: int, dim: int, patch: tuple[int, int], *, norm_name: str = "none") -> None:
+        super().__init__()
+        self.patch = patch
+        self.proj = nn.Conv2d(channels, dim, patch, patch)
+        self.norm = norm(norm_name, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.proj(x)
+        return image_view(self.norm(token_view(x)), (x.shape[2], x.shape[3]))
+
+    @staticmethod
+    def grid(size: tuple[int, int], patch: tuple[int, int]) -> tuple[int, int]:
+        """Tokens for an image size; the size must be a multiple of the patch."""
+        if size[0] % patch[0] or size[1] % patch[1]:
+            raise UsageError(f"image {size[0]}×{size[1]} is not a multiple of the patch {patch[0]}×{patch[1]}")
+        return size[0] // patch[0], size[1] // patch[1]
+
+
+class ConvStem(nn.Module):
+    """A stack of 3 × 3 convolutions with stride 2, norm and activation, down to one token per patch.
+
+    Overlapping, so it sees edges, and it takes any image size: the grid is the size over the patch, rounded up.
+    """
+
+    def __init__(self, channels: int, dim: int, patch: tuple[int, int], *, norm_name: str = "batch", act: str = "relu"):
+        super().__init__()
+        rows, columns = _strides(patch[0]), _strides(patch[1])
+        steps = max(len(rows), len(columns), 1)
+        rows, columns = [1] * (steps - len(rows)) + rows, [1] * (steps - len(columns)) + columns
+        layers: list[nn.Module] = []
+        for i, stride in enumerate(zip(rows, columns, strict=True)):
+            out = max(8, dim >> (steps - 1 - i)) if i < steps - 1 else dim
+            layers.append(ConvNormAct(channels, out, stride, norm_name=norm_name, act=act))
+            channels = out
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+    @staticmethod
+    def grid(size: tuple[int, int], patch: tuple[int, int]) -> tuple[int, int]:
+        """Tokens for an image size: rounded up, so every size works."""
+        return math.ceil(size[0] / patch[0]), math.ceil(size[1] / patch[1])
+
+
+STEMS: dict[str, type[PatchStem] | type[ConvStem]] = {"conv": ConvStem, "patch": PatchStem}
+
+
+class SinCosPositions(nn.Module):
+    """Fixed sine-cosine positions added to the tokens; nothing to train, any grid.
+
+    Half of the channels code the row, half the column, each with frequencies from 1 to 1/10000.
+    Source: Vaswani et al., arXiv 1706.03762, section 3.5; the 2-D form as in MoCo v3, arXiv 2104.02057.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+        return x + self.table(grid, x.device).to(x.dtype)
+
+    def table(self, grid: Grid, device: torch.device | None = None) -> Tensor:
+        """The positions of a grid, (n, c)."""
+        per_axis = self.dim // (2 * len(grid))
+        if per_axis == 0:
+            raise UsageError(f"sin-cos positions on a {len(grid)}-D grid need at least {2 * len(grid)} channels")
+        frequency = 10000 ** (-torch.arange(per_axis, device=device, dtype=torch.float32) / per_axis)
+        axes = torch.meshgrid(*(torch.arange(s, device=device, dtype=torch.float32) for s in grid), indexing="ij")
+        angles = [axis.reshape(-1, 1) * frequency for axis in axes]
+        table = torch.cat([f(a) for a in angles for f in (torch.sin, torch.cos)], dim=1)
+        return F.pad(table, (0, self.dim - table.shape[1]))

@@ -1,0 +1,80 @@
+"""The token mixer: what the papers argue about, and so what you plug in."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+from torch import Tensor, nn
+
+from mixwise.errors import UsageError, unknown
+from mixwise.layers import Grid
+
+
+class Mixer(nn.Module):
+    """Moves information between tokens: (b, n, c) → (b, n, c).
+
+    A subclass names its own options as keyword-only arguments; there is no `**kwargs`, so a wrong option is an
+    error that lists the right ones. The traits below are claims, and `mixwise.testing.check_mixer` verifies them.
+
+    Args:
+        dim: channels c.
+        tokens: tokens n, prefix tokens included; None where the number may change from call to call.
+        grid: (h, w) of the tokens without the prefix; None for a mixer that is built for any grid.
+    """
+
+    fixed_grid: ClassVar[bool] = False
+    """The weights depend on the number of tokens: another image size needs other weights."""
+    equivariant: ClassVar[bool] = False
+    """Blind to order (permuting the tokens permutes the output): the model must add positions."""
+    spatial: ClassVar[bool] = False
+    """Needs a 2-D grid and no prefix tokens."""
+    shift_blind: ClassVar[bool] = False
+    """Adding one vector to every token adds one vector to every output token: the norm in front needs no shift."""
+
+    def __init__(self, dim: int, tokens: int | None = None, grid: Grid | None = None) -> None:
+        super().__init__()
+        self.dim = dim
+        if self.fixed_grid and tokens is None:
+            raise UsageError(f"{type(self).__name__} has weights for a fixed number of tokens: pass tokens=n")
+
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+        raise NotImplementedError
+
+    def reparameterize(self) -> "Mixer":
+        """An equal, cheaper module for inference; self where there is nothing to fold."""
+        return self
+
+
+MIXERS: dict[str, type[Mixer]] = {}
+"""Every token mixer by name."""
+
+M = TypeVar("M", bound=type[Mixer])
+
+
+def register(name: str) -> Callable[[M], M]:
+    """Class decorator: make a mixer known by `name` to models, training, the command line and the tests."""
+
+    def add(cls: M) -> M:
+        if name in MIXERS:
+            raise UsageError(f"a mixer named {name!r} exists already ({MIXERS[name].__qualname__})")
+        MIXERS[name] = cls
+        return cls
+
+    return add
+
+
+def mixer_class(name: str) -> type[Mixer]:
+    """The class registered as `name`."""
+    if name not in MIXERS:
+        raise unknown("mixer", name, MIXERS)
+    return MIXERS[name]
+
+
+def keyword_options(cls: Callable[..., Any]) -> dict[str, Any]:
+    """The keyword-only options of a class or function with their defaults, in order of declaration."""
+    return {
+        name: parameter.default
+        for name, parameter in inspect.signature(cls).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+
