@@ -1,0 +1,76 @@
+"""One label per picture: loss, running metrics, and the full evaluation."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torchmetrics.functional import classification as metrics
+
+
+def loss(logits: Tensor, target: Tensor, *, smoothing: float = 0.0) -> Tensor:
+    """Cross-entropy against class indices (b,) or class probabilities (b, classes), as mixup makes them."""
+    return F.cross_entropy(logits.float(), target, label_smoothing=smoothing)
+
+
+@dataclass(frozen=True)
+class ClassScore:
+    """How well one class is recognised."""
+
+    name: str
+    support: int
+    precision: float
+    recall: float
+    f1: float
+
+
+@dataclass(frozen=True)
+class Scores:
+    """All numbers of an evaluation; shares of 1."""
+
+    images: int
+    loss: float
+    top1: float
+    topk: float
+    k: int
+    """5, or fewer where there are fewer classes."""
+    calibration_error: float
+    """Expected calibration error over 15 bins: mean gap between confidence and accuracy."""
+    majority: float
+    """Top-1 of always answering the commonest class: the number to beat."""
+    classes: tuple[ClassScore, ...]
+    confusion: np.ndarray
+    """(classes, classes): row = truth, column = answer."""
+
+
+def score(logits: Tensor, target: Tensor, names: tuple[str, ...], *, topk: int = 5) -> Scores:
+    """All scores of logits (n, classes) against true indices (n,). A class that does not occur has support 0."""
+    count = len(names)
+    k = min(topk, count)
+    probabilities = logits.float().softmax(dim=1)
+    answer = probabilities.argmax(dim=1)
+    if count > 1:
+        confusion = metrics.multiclass_confusion_matrix(answer, target, num_classes=count)
+        calibration = float(metrics.multiclass_calibration_error(probabilities, target, count, n_bins=15))
+    else:
+        confusion = torch.tensor([[len(target)]])
+        calibration = float((1 - probabilities[:, 0]).abs().mean())
+    hits = confusion.diagonal().float()
+    support, answered = confusion.sum(dim=1), confusion.sum(dim=0)
+    precision, recall = hits / answered.clamp(min=1), hits / support.clamp(min=1)
+    f1 = 2 * precision * recall / (precision + recall).clamp(min=1e-12)
+    return Scores(
+        images=len(target),
+        loss=float(loss(logits, target)),
+        top1=float((answer == target).float().mean()),
+        topk=float((probabilities.topk(k, dim=1).indices == target[:, None]).any(dim=1).float().mean()),
+        k=k,
+        calibration_error=calibration,
+        majority=float(support.max() / support.sum()),
+        classes=tuple(
+            ClassScore(name, int(support[i]), float(precision[i]), float(recall[i]), float(f1[i]))
+            for i, name in enumerate(names)
+        ),
+        confusion=confusion.cpu().numpy(),
+    )

@@ -1,0 +1,95 @@
+"""The training step: what is computed for a batch, the same for every model."""
+
+import hashlib
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from timm.utils import ModelEmaV3
+from torch import Tensor, nn
+from torchvision.transforms import v2
+
+from mixwise.config import Augment, Recipe
+from mixwise.tasks import classify
+from mixwise.training.optim import adamw, warmup_cosine
+
+
+def derive_seed(*parts: int | str) -> int:
+    """A seed from any parts, independent for different parts: randomness by address, not by stream."""
+    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+class BatchMix:
+    """Mixup and cutmix of a batch; each batch draws one of those that are on."""
+
+    def __init__(self, config: Augment, classes: int) -> None:
+        alphas = {v2.MixUp: config.mixup, v2.CutMix: config.cutmix}
+        self.choices = [kind(alpha=alpha, num_classes=classes) for kind, alpha in alphas.items() if alpha > 0]
+        self.prob = config.mix_prob if classes > 1 else 0.0
+
+    def __call__(self, images: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        if not self.choices or torch.rand(()) >= self.prob:
+            return images, target
+        choice = self.choices[int(torch.randint(len(self.choices), ()))]
+        return choice(images, target)
+
+
+class Trainable(pl.LightningModule):
+    """A model in training, its running average, and the sums that become the epoch's metrics."""
+
+    def __init__(self, model: nn.Module, recipe: Recipe, classes: int, *, steps: int, seed: int, compile: bool) -> None:
+        super().__init__()
+        self.model = model
+        self.recipe = recipe
+        self.steps = steps
+        self.seed = seed
+        self.ema = ModelEmaV3(model, decay=recipe.ema, use_warmup=True) if recipe.ema else None
+        self.mix = BatchMix(recipe.augment, classes)
+        self.run_model = torch.compile(model) if compile else model
+        self.sums: dict[str, Tensor] = {}
+
+    def configure_optimizers(self) -> Any:
+        batch = self.recipe.batch_size * self.recipe.accumulate * self.trainer.world_size
+        optimizer = adamw(self.model, self.recipe.optimizer, batch)
+        schedule = warmup_cosine(optimizer, self.steps, self.recipe.warmup)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_train_batch_start(self, batch: Any, batch_index: int) -> None:
+        torch.manual_seed(derive_seed(self.seed, "batch", self.current_epoch, batch_index, self.global_rank))
+
+    def training_step(self, batch: tuple[Tensor, Tensor, Tensor], batch_index: int) -> Tensor:
+        images, target, _ = batch
+        mixed, soft = self.mix(images, target)
+        logits = self.run_model(mixed)
+        loss = classify.loss(logits, soft, smoothing=self.recipe.label_smoothing)
+        truth = soft.argmax(dim=1) if soft.dim() == 2 else soft
+        self.add("train", loss.detach(), logits.detach(), truth)
+        return loss
+
+    def on_before_zero_grad(self, optimizer: Any) -> None:
+        if self.ema is not None and self.trainer.global_step > 0:
+            self.ema.update(self.model, step=self.trainer.global_step)
+
+    def validation_step(self, batch: tuple[Tensor, Tensor, Tensor], batch_index: int) -> None:
+        images, target, _ = batch
+        for name, model in self.candidates().items():
+            logits = model(images)
+            self.add(name, classify.loss(logits, target), logits, target)
+
+    def candidates(self) -> dict[str, nn.Module]:
+        """The weights that may be kept: as trained, and averaged."""
+        return {"raw": self.model} | ({"ema": self.ema.module} if self.ema is not None else {})
+
+    def add(self, name: str, loss: Tensor, logits: Tensor, target: Tensor) -> None:
+        """Add a batch to the sums (loss · images, hits, images) of `name`; stays on the device, no waiting."""
+        hits = (logits.argmax(dim=1) == target).sum()
+        new = torch.stack([loss.float() * len(target), hits.float(), hits.new_tensor(float(len(target)), dtype=torch.float)])
+        self.sums[name] = self.sums[name] + new if name in self.sums else new
+
+    def take(self, name: str) -> tuple[float, float]:
+        """(mean loss, accuracy) of `name` since last asked, over all processes."""
+        if name not in self.sums:
+            return float("nan"), float("nan")
+        total = self.trainer.strategy.reduce(self.sums.pop(name), reduce_op="sum")
+        return float(total[0] / total[2]), float(total[1] / total[2])

@@ -1,0 +1,34 @@
+"""Parameter groups and the learning-rate curve."""
+
+import math
+
+from timm.optim import param_groups_weight_decay
+from torch import nn
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import LambdaLR
+
+from mixwise.config import Optimizer
+
+
+def scaled_lr(config: Optimizer, batch: int) -> float:
+    """The peak learning rate for an effective batch: linear in the batch."""
+    return config.lr * batch / config.lr_batch
+
+
+def adamw(model: nn.Module, config: Optimizer, batch: int) -> AdamW:
+    """AdamW whose weight decay spares biases, norms and other 1-d parameters, positions and class tokens."""
+    spared = [name for name, _ in model.named_parameters() if name.split(".")[-1] in ("position", "class_token")]
+    groups = param_groups_weight_decay(model, config.weight_decay, no_weight_decay_list=spared)
+    return AdamW(groups, lr=scaled_lr(config, batch), betas=config.betas, fused=True)
+
+
+def warmup_cosine(optimizer: AdamW, steps: int, warmup: float) -> LambdaLR:
+    """Rises linearly over the first `warmup` share of the steps, then falls as a cosine to zero."""
+    rising = round(steps * warmup)
+
+    def factor(step: int) -> float:
+        if step < rising:
+            return (step + 1) / (rising + 1)
+        return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - rising) / max(1, steps - rising))))
+
+    return LambdaLR(optimizer, factor)

@@ -1,0 +1,80 @@
+"""A run on disk: one folder with everything that came of a training."""
+
+import csv
+import io
+from pathlib import Path
+
+from mixwise.config import Train
+from mixwise.errors import MixwiseError, UsageError
+from mixwise.files import rotate, write_text
+from mixwise.weights import BEST, LAST
+
+Row = dict[str, float | int | str]
+"""One line of metrics.csv."""
+
+
+class Run:
+    """The files of a run folder.
+
+    model.safetensors (best), last.safetensors, config.toml, metrics.csv, report.html, tensorboard/, state.ckpt
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder).expanduser()
+        self.best = self.folder / BEST
+        self.last = self.folder / LAST
+        self.config_file = self.folder / "config.toml"
+        self.metrics_file = self.folder / "metrics.csv"
+        self.report_file = self.folder / "report.html"
+        self.state = self.folder / "state.ckpt"
+        self.previous_state = self.folder / "state.previous.ckpt"
+
+    @classmethod
+    def create(cls, folder: str | Path | None, name: str) -> "Run":
+        """A new, empty run folder: `folder`, or runs/<name>-<n> with the first free n."""
+        if folder is None:
+            taken = {p.name for p in Path("runs").glob(f"{name}-*")} if Path("runs").is_dir() else set()
+            number = next(n for n in range(1, len(taken) + 2) if f"{name}-{n}" not in taken)
+            folder = Path("runs") / f"{name}-{number}"
+        run = cls(folder)
+        if run.folder.exists() and (not run.folder.is_dir() or any(run.folder.iterdir())):
+            raise UsageError(
+                f"{run.folder} exists and is not empty; choose another --out, or go on with it: --resume {run.folder}"
+            )
+        run.folder.mkdir(parents=True, exist_ok=True)
+        return run
+
+    @classmethod
+    def existing(cls, folder: str | Path) -> "Run":
+        """The run in `folder`, to be resumed."""
+        run = cls(folder)
+        if not run.config_file.is_file():
+            raise MixwiseError(f"{run.folder} is not a run folder: it has no config.toml")
+        return run
+
+    def write_config(self, config: Train) -> None:
+        """Write config.toml."""
+        write_text(self.config_file, config.to_toml())
+
+    def read_config(self) -> Train:
+        """Read config.toml."""
+        return Train.from_toml(self.config_file.read_text(encoding="utf-8"), str(self.config_file))
+
+    def write_metrics(self, rows: list[Row]) -> None:
+        """Write metrics.csv, one row an epoch."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_text(self.metrics_file, text.getvalue())
+
+    def read_metrics(self) -> list[dict[str, str]]:
+        """The rows of metrics.csv as text."""
+        if not self.metrics_file.is_file():
+            return []
+        with open(self.metrics_file, encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+
+    def write_state(self, write) -> None:  # noqa: ANN001 (a callback of the loop)
+        """Keep the resumable state of before as well: a damaged file never loses the run."""
+        rotate(self.state, self.previous_state, write)
