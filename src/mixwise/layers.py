@@ -28,8 +28,15 @@ def token_view(x: Tensor) -> Tensor:
     return x.flatten(2).transpose(1, 2)
 
 
+def check_tokens(x: Tensor, tokens: int) -> None:
+    """Raise `UsageError` where x (b, n, c) has another n than the weights were built for."""
+    if x.shape[1] != tokens:
+        raise UsageError(f"the weights of this mixer are for {tokens} tokens and it was given {x.shape[1]}")
+
+
 def token_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """W x + b along the token axis without transposing: x (b, n, c), weight (m, n), bias (m,) → (b, m, c)."""
+    check_tokens(x, weight.shape[1])
     stacked = weight.expand(x.shape[0], -1, -1)
     if bias is None:
         return torch.bmm(stacked, x)

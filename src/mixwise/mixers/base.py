@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
@@ -15,6 +15,7 @@ class Mixer(nn.Module):
 
     A subclass names its own options as keyword-only arguments; there is no `**kwargs`, so a wrong option is an
     error that lists the right ones. The traits below are claims, and `mixwise.testing.check_mixer` verifies them.
+    An option that changes a trait sets it on the instance.
 
     Args:
         dim: channels c.
@@ -22,13 +23,13 @@ class Mixer(nn.Module):
         grid: (h, w) of the tokens without the prefix; None for a mixer that is built for any grid.
     """
 
-    fixed_grid: ClassVar[bool] = False
+    fixed_grid: bool = False
     """The weights depend on the number of tokens: another image size needs other weights."""
-    equivariant: ClassVar[bool] = False
+    equivariant: bool = False
     """Blind to order (permuting the tokens permutes the output): the model must add positions."""
-    spatial: ClassVar[bool] = False
+    spatial: bool = False
     """Needs a 2-D grid and no prefix tokens."""
-    shift_blind: ClassVar[bool] = False
+    shift_blind: bool = False
     """Adding one vector to every token adds one vector to every output token: the norm in front needs no shift."""
 
     def __init__(self, dim: int, tokens: int | None = None, grid: Grid | None = None) -> None:
@@ -77,4 +78,3 @@ def keyword_options(cls: Callable[..., Any]) -> dict[str, Any]:
         for name, parameter in inspect.signature(cls).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
-

@@ -1,5 +1,7 @@
 """The token-mixing MLP of MLP-Mixer."""
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -38,7 +40,7 @@ class TokenMLP(Mixer):
         grid: Grid | None = None,
         *,
         hidden: int | None = None,
-        gelu: str = "erf",
+        gelu: Literal["erf", "tanh"] = "erf",
     ) -> None:
         super().__init__(dim, tokens, grid)
         assert tokens is not None
