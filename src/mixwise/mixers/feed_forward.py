@@ -1,0 +1,76 @@
+"""The token half of the feed-forward-only model."""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mixwise.layers import Grid, check_tokens, gelu_form, token_linear
+from mixwise.mixers.base import Mixer, register
+
+
+class TokenAxisNorm(nn.Module):
+    """Layer norm over the tokens, channel by channel, with a scale and a shift per token: (b, n, c) → (b, n, c)."""
+
+    def __init__(self, tokens: int, *, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(tokens))
+        self.bias = nn.Parameter(torch.zeros(tokens))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_tokens(x, self.weight.shape[0])
+        var, mean = torch.var_mean(x, dim=1, keepdim=True, correction=0)
+        return torch.addcmul(self.bias[:, None], (x - mean) * (var + self.eps).rsqrt(), self.weight[:, None])
+
+
+@register("feed_forward")
+class FeedForward(Mixer):
+    """A norm over the tokens, then one two-layer MLP along the token axis, shared by all channels.
+
+        y = W2 gelu(W1 norm_n(x) + b1) + b2        W1 (hidden, n), W2 (n, hidden), hidden = ratio n, x (n, c)
+
+    Source: Melas-Kyriazi, "Do You Even Need Attention?", arXiv 2105.02723, section 3. Unlike in MLP-Mixer the norm runs
+    over tokens and belongs to the weights, so the scale and the shift of a norm in front are lost in it: papers put
+    none there.
+
+    Differs from the paper: nothing.
+
+    Args:
+        ratio: hidden width over n.
+        gelu: "erf" or "tanh".
+
+    Shapes: (b, n, c) → (b, n, c), n as built.
+
+    >>> FeedForward(8, tokens=12)(torch.randn(2, 12, 8), (3, 4)).shape
+    torch.Size([2, 12, 8])
+    """
+
+    fixed_grid = True
+    shift_blind = True
+
+    def __init__(
+        self,
+        dim: int,
+        tokens: int | None = None,
+        grid: Grid | None = None,
+        *,
+        ratio: float = 4.0,
+        gelu: Literal["erf", "tanh"] = "erf",
+    ) -> None:
+        super().__init__(dim, tokens, grid)
+        assert tokens is not None
+        hidden = max(1, round(tokens * ratio))
+        self.norm = TokenAxisNorm(tokens)
+        self.gelu = gelu_form(gelu)
+        self.w1 = nn.Parameter(torch.empty(hidden, tokens))
+        self.b1 = nn.Parameter(torch.zeros(hidden))
+        self.w2 = nn.Parameter(torch.empty(tokens, hidden))
+        self.b2 = nn.Parameter(torch.zeros(tokens))
+        nn.init.xavier_uniform_(self.w1)
+        nn.init.xavier_uniform_(self.w2)
+
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+        hidden = F.gelu(token_linear(self.norm(x), self.w1, self.b1), approximate=self.gelu)
+        return token_linear(hidden, self.w2, self.b2)

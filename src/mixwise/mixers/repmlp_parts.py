@@ -1,0 +1,82 @@
+"""What the RepMLPNet block is made of: windows, share-sets, global and local perceptron."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mixwise.errors import UsageError
+from mixwise.layers import Grid, TokenBatchNorm, image_view, token_view
+
+
+def windows(x: Tensor, grid: Grid, part: Grid) -> Tensor:
+    """Tokens (b, n, c) as the windows of size `part` of the grid, each row by row: (b · parts, h·w, c)."""
+    if len(grid) != 2 or grid[0] % part[0] or grid[1] % part[1]:
+        raise UsageError(f"repmlp: windows of {part[0]}×{part[1]} tokens do not tile the grid {grid}")
+    x = x.unflatten(1, (grid[0] // part[0], part[0], grid[1] // part[1], part[1]))
+    return x.transpose(2, 3).reshape(-1, part[0] * part[1], x.shape[-1])
+
+
+def unwindows(x: Tensor, grid: Grid, part: Grid) -> Tensor:
+    """The inverse of `windows`."""
+    x = x.unflatten(1, (part[0], part[1])).unflatten(0, (-1, grid[0] // part[0], grid[1] // part[1]))
+    return x.transpose(2, 3).flatten(1, 4)
+
+
+def shared_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Channel k of x (b, hw, c) times matrix k mod S of weight (S, hw, hw), plus bias (S, hw): one product per set."""
+    sets = weight.shape[0]
+    rows = x.unflatten(2, (-1, sets)).permute(3, 1, 0, 2)
+    flat = rows.reshape(sets, x.shape[1], -1)
+    y = torch.bmm(weight, flat) if bias is None else torch.baddbmm(bias[:, :, None], weight, flat)
+    return y.view(rows.shape).permute(2, 1, 3, 0).reshape(x.shape)
+
+
+class GlobalPerceptron(nn.Module):
+    """A gate per channel from the mean over all tokens: (b, n, c) → (b, 1, c) in (0, 1)."""
+
+    def __init__(self, dim: int, reduce: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(dim, max(1, dim // reduce))
+        self.fc2 = nn.Linear(max(1, dim // reduce), dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(F.relu(self.fc1(x.mean(dim=1, keepdim=True)))).sigmoid()
+
+
+class SetNorm(TokenBatchNorm):
+    """Batch norm with one mean and one variance per share-set: channel k belongs to set k mod S."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.reshape(x.shape[0], -1, self.num_features)).reshape(x.shape)
+
+    def scale_shift(self) -> tuple[Tensor, Tensor]:
+        """What it does in evaluation: a scale and a shift per set, float64."""
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        scale = self.weight.double() / (self.running_var.double() + self.eps).sqrt()
+        return scale, self.bias.double() - self.running_mean.double() * scale
+
+
+class LocalPerceptron(nn.Module):
+    """A k × k convolution per channel inside each window, its kernel shared like the matrices, and its batch norm."""
+
+    def __init__(self, sets: int, kernel: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(sets, sets, kernel, padding=kernel // 2, groups=sets, bias=False)
+        self.norm = SetNorm(sets)
+
+    def forward(self, x: Tensor, part: Grid) -> Tensor:
+        kernel = self.conv.weight.repeat(x.shape[2] // self.conv.groups, 1, 1, 1)
+        y = F.conv2d(image_view(x, part), kernel, padding=self.conv.padding, groups=x.shape[2])
+        return self.norm(token_view(y))
+
+    def matrix_shift(self, part: Grid) -> tuple[Tensor, Tensor]:
+        """What it does in evaluation: matrices (S, hw, hw), the answers to the unit vectors, and a shift per set."""
+        size = part[0] * part[1]
+        unit = torch.eye(size, dtype=torch.float64, device=self.conv.weight.device).view(size, 1, *part)
+        kernel = self.conv.weight.double()
+        answers = F.conv2d(
+            unit.expand(-1, kernel.shape[0], -1, -1), kernel, padding=self.conv.padding, groups=len(kernel)
+        )
+        scale, shift = self.norm.scale_shift()
+        return answers.flatten(2).permute(1, 2, 0) * scale[:, None, None], shift
