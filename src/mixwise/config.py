@@ -259,3 +259,5 @@ class Train(Config):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     compile: bool = False
+    state_every: float = Field(default=20.0, ge=0)
+    """Seconds between resumable states. It changes no result."""

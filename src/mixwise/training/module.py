@@ -48,6 +48,8 @@ class Trainable(pl.LightningModule):
         self.mix = BatchMix(recipe.augment, classes)
         self.run_model = torch.compile(model) if compile else model
         self.sums: dict[str, Tensor] = {}
+        self.validated: dict[str, tuple[float, float]] = {}
+        """(mean loss, accuracy) of each candidate at the last validation of this epoch; empty where there was none."""
 
     def configure_optimizers(self) -> Any:
         batch = self.recipe.batch_size * self.recipe.accumulate * self.trainer.world_size
@@ -67,8 +69,12 @@ class Trainable(pl.LightningModule):
         self.add("train", loss.detach(), logits.detach(), truth)
         return loss
 
-    def on_before_zero_grad(self, optimizer: Any) -> None:
-        if self.ema is not None and self.trainer.global_step > 0:
+    def on_train_epoch_start(self) -> None:
+        self.validated = {}
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_index: int) -> None:
+        stepped = (batch_index + 1) % self.recipe.accumulate == 0 or batch_index + 1 == self.trainer.num_training_batches
+        if self.ema is not None and stepped:
             self.ema.update(self.model, step=self.trainer.global_step)
 
     def validation_step(self, batch: tuple[Tensor, Tensor, Tensor], batch_index: int) -> None:
@@ -76,6 +82,10 @@ class Trainable(pl.LightningModule):
         for name, model in self.candidates().items():
             logits = model(images)
             self.add(name, classify.loss(logits, target), logits, target)
+
+    def on_validation_epoch_end(self) -> None:
+        self.validated = {name: self.take(name) for name in self.candidates()}
+        self.log("val_accuracy", max(accuracy for _, accuracy in self.validated.values()))
 
     def candidates(self) -> dict[str, nn.Module]:
         """The weights that may be kept: as trained, and averaged."""

@@ -1,0 +1,67 @@
+"""Plots as SVG text for pages."""
+
+import io
+from collections.abc import Sequence
+
+import numpy as np
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+INK, ACCENT, SECOND, PALE = "#1c2733", "#1769aa", "#c4551d", "#9aa7b4"
+
+
+def svg(figure: Figure) -> Markup:
+    """A figure as an SVG element."""
+    stream = io.StringIO()
+    figure.savefig(stream, format="svg", bbox_inches="tight", transparent=True)
+    text = stream.getvalue()
+    return Markup(text[text.index("<svg") :])
+
+
+def curves(rows: Sequence[dict[str, str]]) -> Markup:
+    """Loss and accuracy over epochs, from the rows of metrics.csv."""
+    figure = Figure(figsize=(9, 3.1))
+    loss, accuracy = figure.subplots(1, 2)
+    names = {"train": "training", "raw_val": "validation", "ema_val": "validation, averaged weights"}
+    styles = {"train": (PALE, "-"), "raw_val": (ACCENT, "-"), "ema_val": (SECOND, "-")}
+    for key, name in names.items():
+        for axes, what in ((loss, "loss"), (accuracy, "accuracy")):
+            points = [(int(r["epoch"]), float(r[f"{key}_{what}"])) for r in rows if r.get(f"{key}_{what}")]
+            if points:
+                colour, line = styles[key]
+                marker = "." if len(points) < 3 else None
+                axes.plot(*zip(*points, strict=True), line, color=colour, label=name, linewidth=1.6, marker=marker)
+    for axes, title in ((loss, "loss"), (accuracy, "accuracy")):
+        axes.set_title(title, color=INK, fontsize=11)
+        axes.set_xlabel("epoch", color=INK)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    accuracy.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    loss.legend(frameon=False, fontsize=8)
+    figure.tight_layout()
+    return svg(figure)
+
+
+def confusion_matrix(counts: np.ndarray, names: Sequence[str], limit: int = 30) -> Markup:
+    """Truth in rows, answers in columns, shaded by the share of the row; the `limit` most confused classes if more."""
+    picked = np.arange(len(names))
+    if len(names) > limit:
+        wrong = counts.sum(1) + counts.sum(0) - 2 * counts.diagonal()
+        picked = np.sort(np.argsort(-wrong, kind="stable")[:limit])
+    shown = counts[np.ix_(picked, picked)]
+    share = shown / np.maximum(1, counts[picked].sum(1, keepdims=True))
+    side = max(3.2, 0.34 * len(picked) + 1.2)
+    figure = Figure(figsize=(side, side))
+    axes = figure.subplots()
+    axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
+    labels = [names[i] for i in picked]
+    axes.set_xticks(range(len(picked)), labels, rotation=60, ha="right", rotation_mode="anchor", fontsize=8)
+    axes.set_yticks(range(len(picked)), labels, fontsize=8)
+    axes.set_xlabel("answer", color=INK)
+    axes.set_ylabel("truth", color=INK)
+    for (row, column), count in np.ndenumerate(shown):
+        if count:
+            colour = "white" if share[row, column] > 0.5 else INK
+            axes.text(column, row, str(count), ha="center", va="center", fontsize=7, color=colour)
+    axes.spines[:].set_visible(False)
+    return svg(figure)

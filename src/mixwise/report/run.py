@@ -1,0 +1,76 @@
+"""`report.html` of a run: curves, confusion matrix and the worst mistakes, in one file without links to the outside."""
+
+import base64
+import io
+from pathlib import Path
+
+import jinja2
+import numpy as np
+import torch
+from PIL import Image
+
+from mixwise.config import Preprocess, Train
+from mixwise.data import Items, decode
+from mixwise.evaluate import answer
+from mixwise.files import write_text
+from mixwise.predict import Predictor
+from mixwise.report.plots import confusion_matrix, curves
+from mixwise.tasks.classify import score
+from mixwise.training.run import Run
+
+MISTAKES = 24
+
+
+def write_report(run: Run, config: Train, items: Items) -> Path:
+    """Write report.html for the best weights of a run on its validation items."""
+    predictor = Predictor(run.best, device="cpu")
+    probabilities = answer(predictor, items, workers=0)
+    target = torch.as_tensor(items.labels)
+    scores = score(probabilities.clamp(min=1e-12).log(), target, predictor.classes)
+    page = _template().render(
+        config=config,
+        header=predictor.header,
+        scores=scores,
+        worst_classes=sorted(scores.classes, key=lambda c: (c.f1, c.name)),
+        curves=curves(run.read_metrics()),
+        confusion=confusion_matrix(scores.confusion, predictor.classes),
+        mistakes=_mistakes(probabilities, target, items, predictor),
+        wrong=int(round((1 - scores.top1) * scores.images)),
+        folder=run.folder.name,
+    )
+    write_text(run.report_file, page)
+    return run.report_file
+
+
+def _template() -> jinja2.Template:
+    loader = jinja2.PackageLoader("mixwise.report", "templates")
+    return jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined).get_template("run.html")
+
+
+def _mistakes(probabilities: torch.Tensor, target: torch.Tensor, items: Items, predictor: Predictor) -> list[dict]:
+    """The wrong answers given with the least belief in the truth, worst first."""
+    belief = probabilities.gather(1, target[:, None]).squeeze(1)
+    answers = probabilities.argmax(dim=1)
+    wrong = [i for i in belief.argsort(stable=True).tolist() if answers[i] != target[i]]
+    return [
+        {
+            "picture": thumbnail(items.sources[i], predictor.preprocess),
+            "name": items.names[i],
+            "truth": predictor.classes[int(target[i])],
+            "answer": predictor.classes[int(answers[i])],
+            "probability": float(probabilities[i].max()),
+        }
+        for i in wrong[:MISTAKES]
+    ]
+
+
+def thumbnail(source: str | np.ndarray, pre: Preprocess, side: int = 112) -> str:
+    """A picture as a small PNG or JPEG data address; tiny pictures are enlarged in whole pixels."""
+    image = decode(source, channels=pre.channels, background=pre.background, hint=(side, side)).convert("RGB")
+    scale = side / max(image.size)
+    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+    image = image.resize(size, Image.Resampling.NEAREST if scale > 2 else Image.Resampling.BICUBIC)
+    stream = io.BytesIO()
+    kind = "PNG" if scale > 2 else "JPEG"
+    image.save(stream, kind)
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(stream.getvalue()).decode()}"

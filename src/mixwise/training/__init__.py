@@ -1,0 +1,1 @@
+"""Everything behind `mixwise train`: choices, loop, step, and the run folder."""

@@ -1,0 +1,78 @@
+"""pytorch-lightning set up for any model and loader: the loop knows nothing of mixers."""
+
+import logging
+import math
+import warnings
+from pathlib import Path
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import EarlyStopping
+from pytorch_lightning.loggers import TensorBoardLogger
+from torch import nn
+from torch.utils.data import DataLoader
+
+from mixwise.config import Recipe
+from mixwise.device import Precision
+from mixwise.training.module import Trainable
+
+
+def validation_interval(recipe: Recipe, train_images: int, val_images: int) -> int:
+    """Epochs between validations, so that they cost at most about a tenth of the training; a divisor of the epochs."""
+    cost = val_images * (2 if recipe.ema else 1) / 3
+    wanted = max(1, math.ceil(cost / max(1.0, 0.1 * train_images)))
+    return max(k for k in range(1, wanted + 1) if recipe.epochs % k == 0)
+
+
+def fit(
+    model: nn.Module,
+    train_loader: DataLoader,
+    val_loader: DataLoader,
+    recipe: Recipe,
+    *,
+    classes: int,
+    seed: int,
+    device: str,
+    precision: Precision,
+    compile: bool = False,
+    callbacks: list[pl.Callback] | None = None,
+    log_dir: Path | None = None,
+    resume: Path | None = None,
+    interval: int = 1,
+) -> Trainable:
+    """Train `model` in place by `recipe`; returns the trained module with its running average.
+
+    Args:
+        interval: epochs between validations.
+        resume: a state written by `Keeper`, to go on from.
+    """
+    quieten()
+    steps = math.ceil(len(train_loader) / recipe.accumulate) * recipe.epochs
+    module = Trainable(model, recipe, classes, steps=steps, seed=seed, compile=compile)
+    extra: list[pl.Callback] = list(callbacks or [])
+    if recipe.patience:
+        extra.append(EarlyStopping("val_accuracy", mode="max", patience=math.ceil(recipe.patience / interval)))
+    trainer = pl.Trainer(
+        accelerator={"cuda": "gpu"}.get(device, device),
+        precision=precision.lightning,  # type: ignore[arg-type]
+        max_epochs=recipe.epochs,
+        accumulate_grad_batches=recipe.accumulate,
+        gradient_clip_val=recipe.optimizer.clip or None,
+        check_val_every_n_epoch=interval,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+        logger=TensorBoardLogger(log_dir, name="", version="tensorboard") if log_dir else False,
+        log_every_n_steps=10**9,
+        callbacks=extra,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        enable_progress_bar=any(isinstance(c, pl.callbacks.ProgressBar) for c in extra),
+    )
+    trainer.fit(module, train_loader, val_loader, ckpt_path=resume, weights_only=True)
+    return module
+
+
+def quieten() -> None:
+    """Keep Lightning's advertisements and known harmless warnings off the user's terminal."""
+    logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+    for text in ("does not have many workers", "IterableDataset", "number of training batches", "lr_scheduler.step"):
+        warnings.filterwarnings("ignore", message=f".*{text}.*")
