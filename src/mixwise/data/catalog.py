@@ -1,0 +1,34 @@
+"""What a data set is: pictures with labels in splits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Items:
+    """Pictures and their labels, not yet read."""
+
+    sources: Sequence[str | np.ndarray]
+    """What `decode` reads: a path or an array, one a picture."""
+    labels: np.ndarray
+    """(n,) int64: positions in the catalog's `classes`."""
+    names: tuple[str, ...]
+    """What to call each picture: its path below the data folder with forward slashes, or "digits/test/0012"."""
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """A data set: its classes, its splits, and what is worth knowing about it."""
+
+    source: str
+    classes: tuple[str, ...]
+    """Class names in the order of the labels: sorted as text (1, 10, 2), as torchvision's ImageFolder does."""
+    splits: dict[str, Items]
+    """Keys among "train", "val" and "test"."""
+    notes: tuple[str, ...] = ()
+    """Sentences for people: what was chosen, passed over or missing."""
