@@ -46,6 +46,12 @@ class Mixer(nn.Module):
         return self
 
 
+def positive(option: str, value: float | None) -> None:
+    """Raise `UsageError` for a size that is zero or less; None passes."""
+    if value is not None and value <= 0:
+        raise UsageError(f"{option} must be positive, got {value}")
+
+
 MIXERS: dict[str, type[Mixer]] = {}
 """Every token mixer by name."""
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from mixwise.errors import UsageError, unknown
 from mixwise.layers import Grid
-from mixwise.mixers.base import Mixer, register
+from mixwise.mixers.base import Mixer, positive, register
 
 
 def double_normalize(
@@ -35,10 +35,9 @@ def is_double(norm: str, eps: float | None) -> bool:
     """Whether `norm` is "double" and not "softmax", with eps checked against it."""
     if norm not in ("double", "softmax"):
         raise unknown("norm", norm, ("double", "softmax"), "external attention")
-    if eps is not None and (norm == "softmax" or eps <= 0):
-        raise UsageError(
-            f"external attention: eps must be positive and goes with norm='double', got {eps} with {norm!r}"
-        )
+    positive("eps", eps)
+    if eps is not None and norm == "softmax":
+        raise UsageError(f"external attention: eps belongs to norm='double', got eps={eps} with norm={norm!r}")
     return norm == "double"
 
 
@@ -83,6 +82,7 @@ class ExternalAttention(Mixer):
         out: bool = False,
     ) -> None:
         super().__init__(dim, tokens, grid)
+        positive("memory", memory)
         self.doubly = is_double(norm, eps)
         self.shift_blind = self.doubly
         self.eps = eps

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mixwise.layers import Grid, check_tokens, gelu_form, token_linear
-from mixwise.mixers.base import Mixer, register
+from mixwise.mixers.base import Mixer, positive, register
 
 
 class TokenAxisNorm(nn.Module):
@@ -61,6 +61,7 @@ class FeedForward(Mixer):
     ) -> None:
         super().__init__(dim, tokens, grid)
         assert tokens is not None
+        positive("ratio", ratio)
         hidden = max(1, round(tokens * ratio))
         self.norm = TokenAxisNorm(tokens)
         self.gelu = gelu_form(gelu)

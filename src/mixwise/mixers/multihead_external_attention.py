@@ -4,10 +4,9 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from mixwise.errors import UsageError
 from mixwise.layers import Grid
 from mixwise.mixers.attention import head_count
-from mixwise.mixers.base import Mixer, register
+from mixwise.mixers.base import Mixer, positive, register
 from mixwise.mixers.external_attention import double_normalize, is_double
 
 
@@ -26,7 +25,7 @@ class MultiheadExternalAttention(Mixer):
     Args:
         heads: heads before widening; None: as many as divide c and are at least 64 wide.
         coef: how many times wider.
-        memory: S; None: 256 // coef.
+        memory: S; None: 256 // coef, at least 1.
         norm, eps: as in `external_attention`.
         bias: biases of all four layers.
 
@@ -54,13 +53,13 @@ class MultiheadExternalAttention(Mixer):
         bias: bool = False,
     ) -> None:
         super().__init__(dim, tokens, grid)
+        positive("coef", coef)
+        positive("memory", memory)
         self.doubly = is_double(norm, eps)
         self.shift_blind = self.doubly
         self.eps = eps
         heads = head_count(dim, heads, width=64)
-        slots = 256 // coef if memory is None else memory
-        if slots < 1:
-            raise UsageError(f"multihead_external_attention: the memory needs at least one slot, got {slots}")
+        slots = max(1, 256 // coef) if memory is None else memory
         self.heads = heads * coef
         self.expand = nn.Linear(dim, coef * dim, bias=bias)
         self.key = nn.Linear(dim // heads, slots, bias=bias)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from mixwise.errors import UsageError
 from mixwise.layers import Grid, check_tokens
-from mixwise.mixers.base import Mixer, register
+from mixwise.mixers.base import Mixer, positive, register
 from mixwise.mixers.repmlp_parts import GlobalPerceptron, LocalPerceptron, SetNorm, shared_linear, unwindows, windows
 
 
@@ -66,6 +66,7 @@ class RepMLP(Mixer):
             raise UsageError(f"repmlp: sharesets must divide the width {dim}, got {sets}")
         if any(k < 1 or k % 2 == 0 for k in kernels):
             raise UsageError(f"repmlp: kernels must be odd, got {kernels}")
+        positive("reduce", reduce)
         self.gate = GlobalPerceptron(dim, reduce)
         self.weight = nn.Parameter(torch.empty(sets, size, size).uniform_(-(size**-0.5), size**-0.5))
         self.norm = SetNorm(sets)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from mixwise.errors import UsageError
 from mixwise.layers import Grid, activation, image_view, token_view
-from mixwise.mixers.base import Mixer, register
+from mixwise.mixers.base import Mixer, positive, register
 
 
 @register("separable_conv")
@@ -46,6 +46,7 @@ class SeparableConv(Mixer):
         super().__init__(dim, tokens, grid)
         if kernel < 1 or kernel % 2 == 0:
             raise UsageError(f"separable_conv: kernel must be odd, got {kernel}")
+        positive("ratio", ratio)
         hidden = max(1, round(dim * ratio))
         self.fc1 = nn.Linear(dim, hidden, bias=False)
         self.act = activation(act)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from mixwise.errors import UsageError, unknown
 from mixwise.layers import Grid, gelu_form, token_linear
-from mixwise.mixers.base import Mixer, register
+from mixwise.mixers.base import Mixer, positive, register
 
 
 class TinyAttention(nn.Module):
@@ -77,6 +77,10 @@ class SpatialGate(Mixer):
             raise unknown("gate", gate, ("multiply", "add", "linear"), "spatial_gate")
         if gate == "linear" and split:
             raise UsageError("spatial_gate: gate='linear' leaves one half unused: pass split=False")
+        if tiny_attention < 0:
+            raise UsageError(f"spatial_gate: tiny_attention is a width, 0 for none; got {tiny_attention}")
+        positive("ratio", ratio)
+        positive("norm_eps", norm_eps)
         width = max(1, round(dim * ratio / (2 if split else 1)))
         self.split, self.gate, self.causal = split, gate, causal
         self.gelu = gelu_form(gelu)

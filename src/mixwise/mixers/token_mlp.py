@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mixwise.layers import Grid, gelu_form, token_linear
-from mixwise.mixers.base import Mixer, register
+from mixwise.mixers.base import Mixer, positive, register
 
 
 @register("token_mlp")
@@ -44,7 +44,8 @@ class TokenMLP(Mixer):
     ) -> None:
         super().__init__(dim, tokens, grid)
         assert tokens is not None
-        hidden = hidden or max(1, dim // 2)
+        positive("hidden", hidden)
+        hidden = max(1, dim // 2) if hidden is None else hidden
         self.gelu = gelu_form(gelu)
         self.w1 = nn.Parameter(torch.empty(hidden, tokens))
         self.b1 = nn.Parameter(torch.zeros(hidden))
