@@ -1,8 +1,32 @@
 """Pictures: found in folders, decoded, augmented and served in batches."""
 
-from mixwise.data.builtin import BUILTIN, export_builtin
+from mixwise.data.builtin import BUILTIN, builtin, export_builtin
 from mixwise.data.catalog import Catalog, Items
-from mixwise.data.decode import BadImage, decode
+from mixwise.data.dataset import AddressedSampler, ImageDataset, loader
+from mixwise.data.decode import BadImage, decode, size_of
 from mixwise.data.discover import discover
+from mixwise.data.layout import IMAGE_EXTENSIONS
+from mixwise.data.statistics import Statistics, measure
+from mixwise.data.transforms import Transform, evaluation_transform, training_transform, unnormalize
 
-__all__ = ["BUILTIN", "BadImage", "Catalog", "Items", "decode", "discover", "export_builtin"]
+__all__ = [
+    "BUILTIN",
+    "IMAGE_EXTENSIONS",
+    "AddressedSampler",
+    "BadImage",
+    "Catalog",
+    "ImageDataset",
+    "Items",
+    "Statistics",
+    "Transform",
+    "builtin",
+    "decode",
+    "discover",
+    "evaluation_transform",
+    "export_builtin",
+    "loader",
+    "measure",
+    "size_of",
+    "training_transform",
+    "unnormalize",
+]

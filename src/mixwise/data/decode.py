@@ -104,10 +104,25 @@ def decode(
         return _convert(picture, channels, background)
     except BadImage:
         raise
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise BadImage(name, "too large", str(error)) from None
     except Exception as error:
         raise _bad(name, error, data if isinstance(data, bytes) else b"") from error
+
+
+def size_of(source: str | Path | np.ndarray) -> Size:
+    """(height, width) of a picture as `decode` turns it, without decoding it. Raises `BadImage`.
+
+    >>> size_of(np.zeros((4, 6), np.uint8))
+    (4, 6)
+    """
+    if isinstance(source, np.ndarray):
+        return source.shape[0], source.shape[1]
+    encoded = _read(Path(source))
+    try:
+        picture = Image.open(io.BytesIO(encoded))
+        sideways = picture.getexif().get(ExifTags.Base.Orientation) in _SIDEWAYS
+        return picture.size if sideways else (picture.height, picture.width)
+    except Exception as error:
+        raise _bad(str(source), error, encoded) from error
 
 
 def _read(path: Path) -> bytes:
@@ -135,6 +150,8 @@ def _load(picture: Any) -> None:
 
 def _bad(name: str, error: Exception, encoded: bytes) -> BadImage:
     text = str(error) or type(error).__name__
+    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
+        return BadImage(name, "too large", text)
     if isinstance(error, EOFError) or "truncated" in text.lower() or _cut_short(encoded):
         return BadImage(name, "truncated", "the file ends before the picture does")
     if isinstance(error, Image.UnidentifiedImageError):

@@ -16,7 +16,12 @@ from mixwise.errors import UsageError
 
 
 def discover(
-    source: str | Path, *, val_split: float = 0.2, seed: int = 0, classes: Sequence[str] | None = None
+    source: str | Path,
+    *,
+    val_split: float = 0.2,
+    seed: int = 0,
+    classes: Sequence[str] | None = None,
+    split_single: bool = True,
 ) -> Catalog:
     """Find classes, splits and labels.
 
@@ -31,6 +36,7 @@ def discover(
         val_split: share of each class that becomes validation where the data has none of its own.
         seed: of that split.
         classes: a model's class names: labels follow their order, and a folder of another name is an error.
+        split_single: False leaves training pictures whole where there is no validation split.
 
     Returns: a `Catalog`; its classes are `classes`, or else the folder names sorted as text. Raises `UsageError` where
     the folder is missing, empty or at the wrong level, or holds classes that the training split or the model lacks.
@@ -47,7 +53,7 @@ def discover(
     layout = read_layout(Path(source), notes)
     _note_others(layout, notes)
     order = _class_order(str(source), layout, classes, notes)
-    if "train" in layout and "val" not in layout:
+    if split_single and "train" in layout and "val" not in layout:
         layout["train"], layout["val"] = _divided(layout["train"], val_split, seed, notes)
     splits = {split: _items(Path(source), layout[split], order) for split in SPLITS if split in layout}
     return Catalog(str(source), order, splits, (*notes, *_absent(order, splits)))

@@ -17,11 +17,13 @@ SPLITS = {
 }
 """Folder names that mean a split, in any case."""
 
-EXTENSIONS = frozenset(
-    (".apng", ".avif", ".bmp", ".dib", ".gif", ".icb", ".ico", ".j2c", ".j2k", ".jfif", ".jp2", ".jpc", ".jpe", ".jpeg")
-    + (".jpf", ".jpg", ".jpx", ".mpo", ".pbm", ".pcx", ".pfm", ".pgm", ".png", ".pnm", ".ppm", ".sgi", ".tga", ".tif")
-    + (".tiff", ".vda", ".vst", ".webp")
-)
+# fmt: off
+IMAGE_EXTENSIONS = frozenset([
+    ".apng", ".avif", ".bmp", ".dib", ".gif", ".icb", ".ico", ".j2c", ".j2k", ".jfif", ".jp2", ".jpc", ".jpe",
+    ".jpeg", ".jpf", ".jpg", ".jpx", ".mpo", ".pbm", ".pcx", ".pfm", ".pgm", ".png", ".pnm", ".ppm", ".sgi", ".tga",
+    ".tif", ".tiff", ".vda", ".vst", ".webp",
+])
+# fmt: on
 """A file counts as an image by one of these, in any case; what its bytes are is for `decode` to find out."""
 
 TREE = "expected DATA/<class>/*.jpg or DATA/{train,val,test}/<class>/*.jpg"
@@ -129,7 +131,7 @@ def _read_class(path: Path) -> ClassFolder:
             suffix = entry.suffix.lower()
             if entry.is_dir():
                 pending.append((entry, f"{prefix}{entry.name}/"))
-            elif suffix in EXTENSIONS:
+            elif suffix in IMAGE_EXTENSIONS:
                 found.images.append(prefix + entry.name)
             else:
                 found.others[suffix or "no extension"] += 1
@@ -151,7 +153,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _images(folder: Path) -> list[Path]:
-    return [path for path in _entries(folder) if path.suffix.lower() in EXTENSIONS and not path.is_dir()]
+    return [path for path in _entries(folder) if path.suffix.lower() in IMAGE_EXTENSIONS and not path.is_dir()]
 
 
 def _split_name(path: Path) -> str | None:

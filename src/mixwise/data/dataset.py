@@ -1,0 +1,236 @@
+"""Pictures in batches. (seed, epoch, index) alone set order and augmentation: workers and restarts change nothing."""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
+
+from mixwise.config import Preprocess
+from mixwise.data.address import address
+from mixwise.data.catalog import Items
+from mixwise.data.decode import BadImage, decode
+from mixwise.data.transforms import Transform
+from mixwise.errors import UsageError
+
+Key = int | tuple[int, int]
+"""index, or (epoch, index) in training."""
+
+Sample = tuple[Tensor, int, int]
+"""(c, h, w) normalised picture, label, index."""
+
+
+class PictureCache:
+    """Prepared pictures in memory up to a limit in MB. What came first stays: in random order nothing beats that.
+
+    Each worker process has its own, which starts empty; it divides the limit by the number of workers.
+    """
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self.pictures: dict[int, Image.Image] = {}
+        self.used = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PictureCache, (self.limit,)
+
+    def put(self, index: int, picture: Image.Image) -> None:
+        info = torch.utils.data.get_worker_info()
+        share = self.limit / (info.num_workers if info else 1)
+        size = picture.width * picture.height * (1 if picture.mode == "L" else 4) + 1000  # Pillow's own layout
+        if self.used + size <= share * 1e6:
+            self.pictures[index] = picture
+            self.used += size
+
+
+class ImageDataset(Dataset):
+    """Labelled pictures as tensors.
+
+    Args:
+        items: what to read.
+        pre: channels and background for `decode`.
+        transform: its fixed step is always done, and its result cached; so the cache changes no pixel.
+        seed: with epoch and index it decides every random draw in `transform`; torch's own generator is left as it was.
+        train: keys are (epoch, index); otherwise they are indices.
+        cache: MB of memory for prepared pictures; 0: none.
+
+    `dataset[key]` is (picture (c, h, w), label, index). Raises `BadImage` with the path for what cannot be read.
+
+    >>> pre = Preprocess(image=(8, 8), channels=1, mean=(0.5,), std=(0.5,))
+    >>> items = discover("digits").splits["train"]
+    >>> ImageDataset(items, pre, training_transform(pre, Augment(scale=1, shift=1)), train=True)[3, 7][0].shape
+    torch.Size([1, 8, 8])
+    """
+
+    def __init__(
+        self,
+        items: Items,
+        pre: Preprocess,
+        transform: Transform,
+        *,
+        seed: int = 0,
+        train: bool = False,
+        cache: float = 512,
+    ) -> None:
+        self.items = items
+        self.pre = pre
+        self.transform = transform
+        self.seed = seed
+        self.train = train
+        self.cache = PictureCache(cache)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, key: Any) -> Sample:
+        if not self.train:
+            return self.transform.finish(self.prepared(key)), int(self.items.labels[key]), key
+        epoch, index = key
+        picture = self.prepared(index)
+        kept = torch.default_generator.get_state()
+        # Not torch.manual_seed: that also seeds, or queues for, every GPU.
+        torch.default_generator.manual_seed(address(self.seed, epoch, index))
+        try:
+            return self.transform.finish(picture), int(self.items.labels[index]), index
+        finally:
+            torch.default_generator.set_state(kept)
+
+    def prepared(self, index: int) -> Image.Image:
+        """The picture after the fixed step, from the cache where it is there."""
+        if index in self.cache.pictures:
+            return self.cache.pictures[index]
+        pre = self.pre
+        source = self.items.sources[index]
+        hint = self.transform.hint
+        decoded = decode(source, channels=pre.channels, background=pre.background, hint=hint)
+        picture = self.transform.prepare(decoded)
+        self.cache.put(index, picture)
+        return picture
+
+
+class AddressedSampler(Sampler[tuple[int, int]]):
+    """Keys (epoch, index) of one training epoch, in an order that (seed, epoch) sets.
+
+    Args:
+        n: number of pictures.
+        seed: with the epoch it sets the order.
+        batch_size: a last batch of a single picture, which batch norm cannot take, is left out; each epoch it is
+            another picture. Batches of 1 by intention, and a data set of 1, are kept.
+        rank, world: this process and the number of processes: each gets every `world`-th key, all equally many.
+
+    The loop calls `set_epoch` before each epoch, as for torch's DistributedSampler.
+    """
+
+    def __init__(self, n: int, seed: int, *, batch_size: int = 1, rank: int = 0, world: int = 1) -> None:
+        if not 0 <= rank < world <= n:
+            raise UsageError(f"sampler: {n} pictures cannot be shared by {world} processes with rank {rank}")
+        self.n = n
+        self.seed = seed
+        self.rank = rank
+        self.world = world
+        self.epoch = 0
+        share = n // world
+        self.count = share - 1 if batch_size > 1 and share > 1 and share % batch_size == 1 else share
+
+    def set_epoch(self, epoch: int) -> None:
+        """The epoch that is iterated over next."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        generator = torch.Generator().manual_seed(address(self.seed, self.epoch))
+        order = torch.randperm(self.n, generator=generator).tolist()
+        return iter([(self.epoch, index) for index in order[self.rank :: self.world][: self.count]])
+
+
+class PictureLoader(DataLoader):
+    """A DataLoader whose workers hand a bad picture's error over whole, instead of as a text with a traceback."""
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        for batch, error in super().__iter__():
+            if error is not None:
+                raise error
+            yield batch
+
+
+def loader(
+    dataset: ImageDataset,
+    batch_size: int,
+    *,
+    train: bool,
+    seed: int = 0,
+    workers: int | None = None,
+    device: str = "cpu",
+    rank: int = 0,
+    world: int = 1,
+    start: Literal["fork", "spawn", "forkserver"] | None = None,
+) -> DataLoader:
+    """Batches (pictures (b, c, h, w), labels (b,), indices (b,)).
+
+    Args:
+        dataset: made with the same `train`.
+        batch_size: pictures a batch; the last one may be smaller, see `AddressedSampler`.
+        train: in the random order of `AddressedSampler`; otherwise in the data's own, every picture once.
+        seed: of the order.
+        workers: processes that read ahead, with one thread each; None: chosen. It changes no batch.
+        device: "cuda" pins the memory of the batches.
+        rank, world: this process and the number of processes. In evaluation the shares may differ by one.
+        start: how workers start; None: as the platform does.
+    """
+    if train != dataset.train:
+        raise UsageError(f"loader: train={train}, but its dataset was made with train={dataset.train}")
+    if batch_size < 1:
+        raise UsageError(f"loader: batch_size must be at least 1, got {batch_size}")
+    count = choose_workers(dataset.items.sources) if workers is None else workers
+    sampler: Any = range(rank, len(dataset), world)
+    if train:
+        sampler = AddressedSampler(len(dataset), seed, batch_size=batch_size, rank=rank, world=world)
+    return PictureLoader(
+        Guarded(dataset),
+        batch_size,
+        sampler=sampler,
+        num_workers=count,
+        collate_fn=collate,
+        pin_memory=device.startswith("cuda"),
+        persistent_workers=count > 0,
+        multiprocessing_context=start if count else None,
+        # Its own, so that starting an epoch draws nothing from torch's generator, however many workers there are.
+        generator=torch.Generator().manual_seed(address(seed)),
+    )
+
+
+def choose_workers(sources: Sequence[str | np.ndarray]) -> int:
+    """Loader processes: none for pictures in memory, few files or few cores; else all cores but one, at most 8."""
+    cores = os.cpu_count() or 1
+    in_memory = len(sources) > 0 and np.ndim(sources[0]) > 0  # an array; a path has no dimensions
+    if len(sources) < 500 or cores < 4 or in_memory:
+        return 0
+    return min(8, cores - 1)
+
+
+class Guarded(Dataset):
+    """A dataset that returns what went wrong with a picture instead of raising it: (sample, error)."""
+
+    def __init__(self, dataset: ImageDataset) -> None:
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, key: Any) -> tuple[Sample | None, BadImage | None]:
+        try:
+            return self.dataset[key], None
+        except BadImage as error:
+            return None, error
+
+
+def collate(pairs: list[tuple[Sample | None, BadImage | None]]) -> tuple[list[Tensor] | None, BadImage | None]:
+    """A batch, or the first error in it."""
+    error = next((error for _, error in pairs if error is not None), None)
+    return (None, error) if error is not None else (default_collate([sample for sample, _ in pairs]), None)
