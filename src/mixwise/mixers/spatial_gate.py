@@ -14,10 +14,10 @@ from mixwise.mixers.base import Mixer, positive, register
 class TinyAttention(nn.Module):
     """One narrow attention head, (b, n, c) → (b, n, out). Source: arXiv 2105.08050, section 4.3, figure 6."""
 
-    def __init__(self, dim: int, width: int, out: int, *, causal: bool) -> None:
+    def __init__(self, dim: int, width: int, out: int, *, causal: bool, bias: bool) -> None:
         super().__init__()
         self.qkv = nn.Linear(dim, 3 * width, bias=False)
-        self.out = nn.Linear(width, out)
+        self.out = nn.Linear(width, out, bias=bias)
         self.causal = causal
 
     def forward(self, x: Tensor) -> Tensor:
@@ -40,7 +40,8 @@ class SpatialGate(Mixer):
         ratio: f over c.
         split: False: z is gated by itself, u = v = z, and V is (c, f).
         gate: how u meets the spatial projection: "multiply", "add", or "linear" without u, which needs split=False.
-        tiny_attention: width of a one-head attention on x that is added to the gate (aMLP: 64); 0: none.
+        tiny_attention: width of a one-head attention on x that is added to the gate (aMLP: 64); 0: none. Its bias is one
+            constant per channel, so it is there only where the gate multiplies.
         toeplitz: W[i, j] = w[n - 1 + j - i], 2n - 1 weights, as in the paper's language models.
         causal: nothing comes from later tokens: W without its upper triangle, attention masked.
         norm_eps: of the norm in the gate. The norm has a scale and a shift per channel.
@@ -88,7 +89,9 @@ class SpatialGate(Mixer):
         self.norm = nn.LayerNorm(width, eps=norm_eps)
         self.weight = nn.Parameter(torch.empty(2 * tokens - 1) if toeplitz else torch.empty(tokens, tokens))
         self.bias = nn.Parameter(torch.full((tokens,), float(gate == "multiply")))
-        self.tiny = TinyAttention(dim, tiny_attention, width, causal=causal) if tiny_attention else None
+        self.tiny = None
+        if tiny_attention:
+            self.tiny = TinyAttention(dim, tiny_attention, width, causal=causal, bias=gate == "multiply")
         self.fc2 = nn.Linear(width, dim, bias=out_bias)
         nn.init.normal_(self.weight, std=tokens**-0.5 if gate == "linear" else 1e-6)
         nn.init.xavier_uniform_(self.fc1.weight)
