@@ -24,9 +24,8 @@ def check_options(case: Case, alternatives: Mapping[str, Iterable[Any]]) -> None
         every = option in alternatives or typing.get_origin(hints[option]) is typing.Literal
         effects = {value: _effect(case, option, value) for value in values}
         ignored = [value for value, effect in effects.items() if effect == "none"]
-        works = "change" in effects.values() and not (every and ignored)
-        example = (ignored or values)[0]
-        case.hold(works, f"option {option!r} has no effect: {chosen!r} and {example!r} give the same result")
+        works = not ignored or ("change" in effects.values() and not every)
+        case.hold(works, f"option {option!r} has no effect: {chosen!r} and {ignored[:1]} give the same result")
 
 
 def other_values(hint: Any, default: Any, grid: Grid) -> list[Any]:
@@ -42,7 +41,7 @@ def other_values(hint: Any, default: Any, grid: Grid) -> list[Any]:
     elif hint is int:
         found = [1, 2, 3, 4, 6, 0, -1] if default is None else [default + 1, default + 2, 2 * default, 0, -1]
     elif hint is float:
-        found = [0.5, 0.1, 0.0, -1.0] if default is None else [2 * default, default / 2, 0.0, -1.0]
+        found = [0.5, 0.1, 0.0, -1.0] if default is None else [2 * default, default + 0.25, 0.0, -1.0]
     elif kinds == (int, int):
         found = [(grid[0], 1), (1, grid[1]), (1, 1), grid]
     elif kinds == (int, ...):

@@ -80,11 +80,19 @@ def check_grid(case: Case) -> None:
         )
         case.hold(refused, "claims fixed_grid but does not refuse another number of tokens with a UsageError")
     else:
-        case.hold(module(x_other, other).shape == x_other.shape, f"does not claim fixed_grid but fails on {other}")
+        larger = case.input(tokens=6 * case.tokens)
+        y = module(larger, (2 * rows, 3 * columns))
+        case.hold(y.shape == larger.shape, "does not claim fixed_grid but fails on a multiple of its grid")
+        case.hold(
+            _refuses(lambda: module(x_other, other)) or module(x_other, other).shape == x_other.shape,
+            f"does not claim fixed_grid but turns a grid {other} into another shape",
+        )
     if module.spatial:
         case.hold(_refuses(lambda: module(x, (case.tokens,))), "claims spatial but does not refuse a 1-D grid")
-        turned = not module.fixed_grid and torch.equal(module(x, case.grid), module(x, (columns, rows)))
-        case.hold(not turned, "claims spatial but does not look at the grid")
+        looks = _refuses(lambda: module(x, (columns, rows))) or not torch.equal(
+            module(x, case.grid), module(x, (columns, rows))
+        )
+        case.hold(looks, "claims spatial but does not look at the grid")
     else:
         same = all(torch.equal(module(x, case.grid), module(x, g)) for g in [(columns, rows), (case.tokens,)])
         case.hold(same, "depends on the grid and does not claim spatial")
@@ -137,7 +145,7 @@ def check_state(case: Case) -> None:
     """A state dict restores the mixer exactly, and no two tensors share memory."""
     module, x = case.module(), case.input()
     state = module.state_dict()
-    places = [t.untyped_storage().data_ptr() for t in state.values()]
+    places = [t.untyped_storage().data_ptr() for t in case.fresh().state_dict().values()]
     case.hold(len(places) == len(set(places)), "has parameters that share memory: loading one would overwrite another")
     torch.manual_seed(1)
     other = case.cls(case.dim, case.tokens, case.grid, **case.options).double().eval()
