@@ -60,6 +60,8 @@ class ImageDataset(Dataset):
 
     `dataset[key]` is (picture (c, h, w), label, index). Raises `BadImage` with the path for what cannot be read.
 
+    >>> from mixwise.config import Augment
+    >>> from mixwise.data import discover, training_transform
     >>> pre = Preprocess(image=(8, 8), channels=1, mean=(0.5,), std=(0.5,))
     >>> items = discover("digits").splits["train"]
     >>> ImageDataset(items, pre, training_transform(pre, Augment(scale=1, shift=1)), train=True)[3, 7][0].shape

@@ -85,8 +85,6 @@ def decode(
     elif not isinstance(source, bytes):
         allowed = "a path, bytes, a Pillow image, a numpy array or a torch tensor"
         raise UsageError(f"decode: the picture must be {allowed}, got {type(source).__name__}")
-    if data == b"":
-        raise BadImage(name, "empty", "there is nothing in it")
     # Pillow's readers raise nearly every kind of exception on damaged files, so all of them mean a bad image.
     try:
         own = isinstance(data, bytes)
@@ -105,11 +103,11 @@ def decode(
     except BadImage:
         raise
     except Exception as error:
-        raise _bad(name, error, data if isinstance(data, bytes) else b"") from error
+        raise _bad(name, error, data if isinstance(data, bytes) else None) from error
 
 
 def size_of(source: str | Path | np.ndarray) -> Size:
-    """(height, width) of a picture as `decode` turns it, without decoding it. Raises `BadImage`.
+    """(height, width) of a picture as `decode` turns it; of a JPEG only the header is looked at. Raises `BadImage`.
 
     >>> size_of(np.zeros((4, 6), np.uint8))
     (4, 6)
@@ -118,9 +116,11 @@ def size_of(source: str | Path | np.ndarray) -> Size:
         return source.shape[0], source.shape[1]
     encoded = _read(Path(source))
     try:
-        picture = Image.open(io.BytesIO(encoded))
+        picture = Image.open(io.BytesIO(encoded))  # Pillow gives the size of a TIFF, and only of that, upright
+        if picture.format == "PNG":
+            _load(picture)  # its EXIF may follow the pixels
         sideways = picture.getexif().get(ExifTags.Base.Orientation) in _SIDEWAYS
-        return picture.size if sideways else (picture.height, picture.width)
+        return picture.size if sideways and picture.format != "TIFF" else (picture.height, picture.width)
     except Exception as error:
         raise _bad(str(source), error, encoded) from error
 
@@ -148,11 +148,13 @@ def _load(picture: Any) -> None:
             raise
 
 
-def _bad(name: str, error: Exception, encoded: bytes) -> BadImage:
+def _bad(name: str, error: Exception, encoded: bytes | None) -> BadImage:
+    if encoded == b"":
+        return BadImage(name, "empty", "there is nothing in it")
     text = str(error) or type(error).__name__
     if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
         return BadImage(name, "too large", text)
-    if isinstance(error, EOFError) or "truncated" in text.lower() or _cut_short(encoded):
+    if isinstance(error, EOFError) or "truncated" in text.lower() or _cut_short(encoded or b""):
         return BadImage(name, "truncated", "the file ends before the picture does")
     if isinstance(error, Image.UnidentifiedImageError):
         return BadImage(name, "unreadable", "its content is no image format that is known")
@@ -196,8 +198,10 @@ def _shallow(picture: Image.Image, bits: Any) -> Image.Image:
     values = np.asarray(picture)
     clear = picture.info.get("transparency")
     if picture.mode == "F":
-        whole = np.nan_to_num(values.astype(np.float64), posinf=np.nanmax(values), neginf=np.nanmin(values))
-        scaled = whole * 255 if whole.min() >= 0 and whole.max() <= 1 else _stretch(whole)
+        finite = values[np.isfinite(values)].astype(np.float64)
+        low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
+        whole = np.nan_to_num(values.astype(np.float64), nan=low, posinf=high, neginf=low)
+        scaled = whole * 255 if low >= 0 and high <= 1 else _stretch(whole)
     else:
         depth = bits[0] if isinstance(bits, tuple) else bits
         top = 2 ** min(int(depth or 16), 16) - 1

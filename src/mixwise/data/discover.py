@@ -152,7 +152,7 @@ def _note_others(layout: Layout, notes: list[str]) -> None:
             others += folder.others
     if others:
         kinds = ", ".join(f"{kind} ({count})" for kind, count in sorted(others.items()))
-        notes.append(f"files passed over because their extension is no image's: {kinds}")
+        notes.append(f"{others.total()} files passed over because their extension is no image's: {kinds}")
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -50,6 +50,7 @@ def measure(items: Items, *, limit: int = 256, seed: int = 0) -> Statistics:
 
     Colours are those that `decode` gives on a white background, JPEGs read at reduced size.
 
+    >>> from mixwise.data import discover
     >>> measure(discover("digits").splits["train"]).height
     8.0
     """
@@ -62,11 +63,11 @@ def measure(items: Items, *, limit: int = 256, seed: int = 0) -> Statistics:
     for source in (items.sources[index] for index in sorted(chosen.tolist())):
         try:
             size = size_of(source)
-            rgb = decode(source, channels=3, hint=(_SIDE, _SIDE))
-            alpha = decode(source, channels=4, hint=(_SIDE, _SIDE)).getchannel("A")
+            rgba = decode(source, channels=4, hint=(_SIDE, _SIDE))
         except BadImage as error:
             bad.append(error)
             continue
+        rgb = decode(rgba)
         values = np.asarray(rgb, np.float32) / 255
         luma = np.asarray(rgb.convert("L"), np.float32) / 255
         both = np.concatenate([luma[:, :, None], values], axis=2)
@@ -74,7 +75,7 @@ def measure(items: Items, *, limit: int = 256, seed: int = 0) -> Statistics:
         means.append(both.mean(axis=(0, 1)))
         squares.append(np.square(both).mean(axis=(0, 1)))
         grey += bool(np.ptp(values, axis=2).mean() < _GREY)
-        transparent += bool(np.asarray(alpha).min() < 255)
+        transparent += bool(np.asarray(rgba)[:, :, 3].min() < 255)
     if not sizes:
         raise MixwiseError(f"measure: none of the {len(bad)} pictures looked at can be read; the first: {bad[0]}")
     height, width = np.median(sizes, axis=0).tolist()

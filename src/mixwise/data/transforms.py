@@ -1,13 +1,13 @@
 """Pictures to tensors: one way for evaluation, random ways for training; plain classes, which can be pickled."""
 
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 import torch
 from PIL import Image, ImageEnhance
 from torch import Tensor
-from torchvision.transforms import InterpolationMode, v2
 
 from mixwise.config import Augment, Preprocess, Size
 from mixwise.data.fit import FILTERS, fit, reduce
@@ -95,13 +95,18 @@ class Training:
         self.pre = pre
         self.augment = augment
         self.mean, self.std = _constants(pre)
-        self.randaugment: v2.Transform | None = None
-        if augment.randaugment:
-            fill = [round(255 * value) for value in pre.mean]
-            nearest = pre.filter == "nearest"
-            interpolation = InterpolationMode.NEAREST if nearest else InterpolationMode.BILINEAR
-            self.randaugment = v2.RandAugment(augment.randaugment, augment.magnitude, 31, interpolation, fill)
-        self.erase: v2.Transform | None = v2.RandomErasing(augment.erase, value=0) if augment.erase else None
+        self.randaugment: Callable[[Image.Image], Image.Image] | None = None
+        self.erase: Callable[[Tensor], Tensor] | None = None
+        if augment.randaugment or augment.erase:
+            # torchvision takes as long to import as torch: only who asks for these pays for it.
+            from torchvision.transforms import InterpolationMode, v2
+
+            if augment.randaugment:
+                mode = InterpolationMode.NEAREST if pre.filter == "nearest" else InterpolationMode.BILINEAR
+                fill = [round(255 * value) for value in pre.mean]
+                self.randaugment = v2.RandAugment(augment.randaugment, augment.magnitude, 31, mode, fill)
+            if augment.erase:
+                self.erase = v2.RandomErasing(augment.erase, value=0)
 
     @property
     def hint(self) -> Size | None:

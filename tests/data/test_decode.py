@@ -1,0 +1,266 @@
+"""One decoder: the same pixels for the same picture, a clear reason for a bad one."""
+
+import io
+import json
+import pickle
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageFile
+
+from mixwise.data import BadImage, decode, size_of
+from mixwise.errors import UsageError
+
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+
+
+def encoded(picture: Image.Image, kind: str = "PNG", **options) -> bytes:
+    stream = io.BytesIO()
+    picture.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def pixels(source, **options) -> np.ndarray:
+    return np.asarray(decode(source, **options))
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_odd_images_decode_or_say_why(odd_images: Path, channels: int):
+    reasons = {}
+    for entry in json.loads((odd_images / "manifest.json").read_text())["files"]:
+        path = odd_images / entry["file"]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow warns of broken EXIF
+            if entry["decodes"]:
+                picture = decode(path, channels=channels)
+                assert (picture.mode, list(picture.size)) == (MODES[channels], entry["upright_size"]), path.name
+                assert size_of(path) == picture.size[::-1], path.name
+            else:
+                with pytest.raises(BadImage) as caught:
+                    decode(path, channels=channels)
+                assert caught.value.path == str(path)
+                assert str(path) in str(caught.value)
+                reasons[path.name.removeprefix("pillow__")] = caught.value.reason
+    assert reasons == {
+        "decompression_bomb.gif": "too large",
+        "truncated_image.png": "truncated",
+        "truncated_jpeg.jpg": "truncated",
+        "unknown_compression_method.png": "unreadable",
+        "zero_width.gif": "unreadable",
+    }
+
+
+def test_same_photo_in_all_real_orientations(odd_images: Path):
+    upright = pixels(odd_images / "pillow__hopper.jpg").astype(int)
+    for name in ("pillow__hopper_orientation_3.jpg", "pillow__hopper_orientation_6.jpg"):
+        assert np.abs(pixels(odd_images / name) - upright).mean() < 6  # each was compressed anew
+
+
+STORED = {
+    1: lambda a: a,
+    2: lambda a: a[:, ::-1],
+    3: lambda a: a[::-1, ::-1],
+    4: lambda a: a[::-1],
+    5: lambda a: a.swapaxes(0, 1),
+    6: lambda a: a.swapaxes(0, 1)[::-1],
+    7: lambda a: a.swapaxes(0, 1)[::-1, ::-1],
+    8: lambda a: a.swapaxes(0, 1)[:, ::-1],
+}
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "WEBP"])
+@pytest.mark.parametrize("orientation", STORED)
+def test_orientation(scene, orientation: int, kind: str):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stored = Image.fromarray(np.ascontiguousarray(STORED[orientation](np.asarray(scene))))
+    options = {"lossless": True} if kind == "WEBP" else {}
+    data = encoded(stored, kind, exif=exif, **options)
+    assert (pixels(data) == np.asarray(scene)).all()
+    assert (pixels(Image.open(io.BytesIO(data))) == np.asarray(scene)).all()
+
+
+def test_hint_reduces_a_sideways_jpeg_and_never_below_what_is_wanted():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    stored = Image.effect_noise((800, 400), 60).convert("RGB")
+    data = encoded(stored, "JPEG", exif=exif)
+    assert decode(data).size == (400, 800)
+    assert decode(data, hint=(400, 200)).size == (200, 400)
+    assert decode(data, hint=(401, 200)).size == (400, 800)
+    assert decode(data, hint=(100, 50)).size == (50, 100)
+    assert decode(data, hint=(5000, 5000)).size == (400, 800)
+    assert decode(encoded(stored), hint=(10, 10)).size == (800, 400)  # only JPEG can
+
+
+def test_same_pixels_however_the_picture_comes(tmp_path: Path, scene):
+    path = tmp_path / "猫 Ünï x'y" / "wrong extension.txt"
+    path.parent.mkdir()
+    path.write_bytes(encoded(scene))
+    want = np.asarray(scene)
+    tensor = torch.from_numpy(want.copy()).permute(2, 0, 1)
+    for source in (path, str(path), path.read_bytes(), Image.open(path), scene, want, want / 255, tensor, tensor / 255):
+        assert (pixels(source) == want).all()
+    grey = want[:, :, 0]
+    for source in (grey, grey[:, :, None], grey.astype(np.uint16) * 257, torch.from_numpy(grey.copy())[None]):
+        assert (pixels(source, channels=1) == grey).all()
+        assert (pixels(source, channels=3) == grey[:, :, None]).all()
+
+
+def test_a_pillow_image_is_left_as_it_was(scene):
+    data = encoded(scene, "JPEG")
+    given = Image.open(io.BytesIO(data))
+    assert decode(given, hint=(3, 3)).size == scene.size
+    made = decode(scene)
+    made.putpixel((0, 0), (9, 9, 9))
+    assert scene.getpixel((0, 0)) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "mode", ["1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "La", "RGBa", "RGBX"]
+)
+def test_modes(scene, mode: str):
+    through = {"PA": "LA", "La": "LA", "RGBa": "RGBA"}.get(mode, mode)
+    given = scene.convert(through).convert(mode)
+    rgb = np.asarray(
+        scene.convert("1" if mode == "1" else "L" if "L" in mode or mode == "PA" else "RGB").convert("RGB")
+    )
+    for channels in (1, 3, 4):
+        picture = decode(given, channels=channels)
+        assert picture.mode == MODES[channels]
+    tolerance = {"P": 60, "HSV": 12, "YCbCr": 3}.get(mode, 2)
+    assert np.abs(pixels(given).astype(int) - rgb).max() <= tolerance
+    assert np.abs(pixels(given, channels=4)[:, :, :3].astype(int) - rgb).max() <= tolerance
+    assert (pixels(given, channels=4)[:, :, 3] == 255).all()
+
+
+def test_lab_is_near_the_rgb_it_was_made_from(odd_images: Path):
+    want = pixels(odd_images / "pillow__hopper.tif").astype(int)
+    assert np.abs(pixels(odd_images / "pillow__hopper.Lab.tif") - want).mean() < 12
+
+
+def test_adobe_cmyk_is_not_inverted(odd_images: Path):
+    want = pixels(odd_images / "pillow__rgb.jpg").astype(int)
+    for name in ("pillow__pil_sample_cmyk.jpg", "pillow__tiff_strip_cmyk_jpeg.tif"):
+        assert np.abs(pixels(odd_images / name).mean((0, 1)) - want.mean((0, 1))).max() < 60, name
+
+
+def test_deep_grey_is_scaled_by_its_depth():
+    ramp = np.arange(0, 65536, 257, dtype=np.uint16).reshape(16, 16)
+    want = np.arange(256).reshape(16, 16)
+    little = Image.fromarray(ramp)
+    big = Image.frombytes("I;16B", (16, 16), ramp.astype(">u2").tobytes())
+    long = Image.fromarray(ramp.astype(np.int32))
+    share = Image.fromarray((want / 255).astype(np.float32))
+    any_range = Image.fromarray((want * 3.5 - 100).astype(np.float32))
+    for given in (
+        little,
+        big,
+        long,
+        share,
+        any_range,
+        encoded(little),
+        encoded(little, "TIFF"),
+        encoded(share, "TIFF"),
+    ):
+        assert (pixels(given, channels=1) == want).all()
+    assert (pixels(Image.new("F", (3, 2), 7.0), channels=1) == 0).all()
+    holes = np.array([[np.nan, 0.0], [np.inf, 1.0]], np.float32)
+    assert decode(Image.fromarray(holes)).size == (2, 2)
+
+
+def test_transparency_shows_the_background():
+    red_on_green = Image.new("RGBA", (4, 2), (0, 255, 0, 0))
+    red_on_green.putpixel((1, 1), (255, 0, 0, 255))
+    palette = red_on_green.convert("RGB").quantize(2)
+    clear = palette.getpixel((0, 0))
+    for given in (
+        encoded(red_on_green),
+        encoded(palette, transparency=clear),
+        encoded(palette, "GIF", transparency=clear),
+    ):
+        got = pixels(given, background=(10, 20, 30))
+        assert tuple(got[0, 0]) == (10, 20, 30)
+        assert tuple(got[1, 1]) == (255, 0, 0)
+        assert pixels(given, channels=4)[:, :, 3].tolist() == [[0] * 4, [0, 255, 0, 0]]
+        assert pixels(given, channels=1)[0, 0] == 255
+    half = Image.new("LA", (1, 1), (0, 128))
+    assert pixels(half, channels=1)[0, 0] == 127
+    trns = encoded(Image.fromarray(np.array([[0, 500]], np.uint16)), transparency=500)
+    assert pixels(trns, channels=4)[0, :, 3].tolist() == [255, 0]
+    for mode, value in (("1", 1), ("L", 77), ("RGB", (1, 2, 3))):
+        assert pixels(encoded(Image.new(mode, (1, 1), value), transparency=value), channels=4)[0, 0, 3] == 0
+
+
+@pytest.mark.parametrize("kind", ["GIF", "PNG", "TIFF", "WEBP"])
+def test_first_frame(kind: str):
+    frames = [Image.new("RGB", (5, 4), colour) for colour in ((200, 0, 0), (0, 200, 0), (0, 0, 200))]
+    data = encoded(frames[0], kind, save_all=True, append_images=frames[1:])
+    assert np.abs(pixels(data)[0, 0].astype(int) - (200, 0, 0)).max() < 8
+
+
+CUT = [("JPEG", {}), ("JPEG", {"progressive": True}), ("PNG", {}), ("GIF", {}), ("WEBP", {}), ("BMP", {}), ("TIFF", {})]
+
+
+@pytest.mark.parametrize("part", [0.6, 0.95])
+@pytest.mark.parametrize(
+    ("kind", "options"), [*CUT, ("TIFF", {"compression": "tiff_lzw"}), ("AVIF", {}), ("JPEG2000", {})]
+)
+def test_cut_files_are_truncated(tmp_path: Path, kind: str, options: dict, part: float):
+    path = tmp_path / "half.jpg"
+    whole = encoded(Image.effect_noise((200, 160), 50).convert("RGB"), kind, **options)
+    path.write_bytes(whole[: int(len(whole) * part)])
+    with pytest.raises(BadImage, match=r"half\.jpg: truncated") as caught:
+        decode(path)
+    assert caught.value.reason == "truncated"
+    assert not ImageFile.LOAD_TRUNCATED_IMAGES
+
+
+def test_bad_images(tmp_path: Path, scene):
+    def reason(source, **options) -> str:
+        with pytest.raises(BadImage) as caught:
+            decode(source, **options)
+        copy = pickle.loads(pickle.dumps(caught.value))  # it comes back from worker processes
+        assert (str(copy), copy.path, copy.reason) == (str(caught.value), caught.value.path, caught.value.reason)
+        return f"{caught.value.reason}: {caught.value}"
+
+    (tmp_path / "cat.jpg").write_bytes(b"")
+    (tmp_path / "text.jpg").write_text("not a picture")
+    assert reason(tmp_path / "cat.jpg").startswith("empty: cannot read image " + str(tmp_path / "cat.jpg"))
+    assert reason(b"").startswith("empty")
+    assert "no image format" in reason(tmp_path / "text.jpg")
+    assert "nearest name there is 'cat.jpg'" in reason(tmp_path / "cart.jpg")
+    assert reason(tmp_path / "none" / "cart.jpg").startswith("missing")
+    assert "it is a folder" in reason(tmp_path)
+    assert reason("a\0b").startswith("unreadable")
+    assert reason(encoded(scene), max_pixels=24 * 40 - 1).startswith("too large")
+    assert decode(encoded(scene), max_pixels=24 * 40).size == (40, 24)
+    lazy = Image.open(io.BytesIO(encoded(Image.effect_noise((90, 90), 50))[:-2000]))
+    assert reason(lazy).startswith("truncated")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (np.zeros((3, 8, 8), np.uint8), r"\(h, w, c\) with c 1, 3 or 4, got shape \(3, 8, 8\)"),
+        (np.zeros((0, 8), np.uint8), r"got shape \(0, 8\)"),
+        (np.zeros(8, np.uint8), r"got shape \(8,\)"),
+        (np.zeros((8, 8), np.int64), "uint8, uint16, bool or float, got int64"),
+        (np.full((8, 8), 255.0), r"in \[0, 1\], got 255 to 255"),
+        (np.full((8, 8), np.nan), r"in \[0, 1\], got nan"),
+        (torch.zeros(8, 8, 3), r"\(c, h, w\) with c 1, 3 or 4, got shape \(8, 8, 3\)"),
+        (7, "numpy array or a torch tensor, got int"),
+    ],
+)
+def test_wrong_arrays(source, message: str):
+    with pytest.raises(UsageError, match=message):
+        decode(source)
+
+
+def test_half_precision_tensors_and_wrong_channels():
+    assert pixels(torch.ones(3, 2, 2, dtype=torch.bfloat16))[0, 0].tolist() == [255] * 3
+    with pytest.raises(UsageError, match="channels must be 1, 3 or 4, got 2"):
+        decode(np.zeros((2, 2), np.uint8), channels=2)
