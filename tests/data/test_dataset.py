@@ -60,10 +60,13 @@ def same(a: list, b: list) -> bool:
     return len(a) == len(b) and all(all(map(torch.equal, x, y)) for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"] if sys.platform == "linux" else ["spawn"])
-def test_workers_change_nothing(some: Items, start):
+STARTS = [("spawn", 1)] + ([("fork", 2)] if sys.platform == "linux" else [])  # a spawned worker imports torch: slow
+
+
+@pytest.mark.parametrize(("start", "workers"), STARTS)
+def test_workers_change_nothing(some: Items, start, workers: int):
     plain = epochs(loader(dataset(some), 8, train=True, seed=5, workers=0))
-    busy = epochs(loader(dataset(some), 8, train=True, seed=5, workers=2, start=start))
+    busy = epochs(loader(dataset(some), 8, train=True, seed=5, workers=workers, start=start))
     assert same(plain, busy)
     assert [len(batch[0]) for batch in plain] == [8, 8, 8, 8, 5] * 2
 

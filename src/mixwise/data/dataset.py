@@ -157,6 +157,7 @@ class PictureLoader(DataLoader):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         for batch, error in super().__iter__():
             if error is not None:
+                self._iterator = None  # ends the workers now; those that an error's traceback keeps take seconds to end
                 raise error
             yield batch
 
