@@ -244,6 +244,13 @@ def test_digits():
         discover("digits", classes=tuple("012345678"))
 
 
+def test_a_folder_named_like_a_built_in_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    make(tmp_path, {"digits/a": 2, "digits/b": 2})
+    monkeypatch.chdir(tmp_path)
+    assert "for the folder of that name write ./digits" in discover("digits").notes[0]
+    assert discover("./digits").classes == ("a", "b")
+
+
 def test_export_builtin(tmp_path: Path):
     files = export_builtin("digits", tmp_path / "new" / "folder", count=20)
     assert [file.name[0] for file in files] == list("01234567890123456789")

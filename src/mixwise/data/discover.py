@@ -4,6 +4,7 @@ import difflib
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 
@@ -48,6 +49,9 @@ def discover(
         raise UsageError(f"val_split must be between 0 and 1, got {val_split}")
     if str(source) in BUILTIN:
         catalog = builtin(str(source))
+        if Path(source).is_dir():
+            hint = f"{source!r} is the built-in data set; for the folder of that name write ./{source}"
+            catalog = replace(catalog, notes=(*catalog.notes, hint))
         return catalog if classes is None else _relabelled(catalog, tuple(classes))
     notes: list[str] = []
     layout = read_layout(Path(source), notes)
