@@ -10,33 +10,55 @@ if TYPE_CHECKING:
     from mixwise.backbone import Backbone, Features
     from mixwise.config import BackboneConfig
     from mixwise.errors import MixwiseError, UsageError
+    from mixwise.evaluate import Evaluation, evaluate
     from mixwise.mixers import Mixer, register
     from mixwise.models import create_model, list_models
+    from mixwise.predict import Prediction, Predictor
+    from mixwise.train import TrainResult, train
+    from mixwise.weights import Header, info, load
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Backbone": "mixwise.backbone",
     "BackboneConfig": "mixwise.config",
+    "Evaluation": "mixwise.evaluate",
     "Features": "mixwise.backbone",
+    "Header": "mixwise.weights",
     "Mixer": "mixwise.mixers",
     "MixwiseError": "mixwise.errors",
+    "Prediction": "mixwise.predict",
+    "Predictor": "mixwise.predict",
+    "TrainResult": "mixwise.train",
     "UsageError": "mixwise.errors",
     "create_model": "mixwise.models",
+    "evaluate": "mixwise.evaluate",
+    "info": "mixwise.weights",
     "list_models": "mixwise.models",
+    "load": "mixwise.weights",
     "register": "mixwise.mixers",
+    "train": "mixwise.train",
 }
 
 __all__ = [
     "Backbone",
     "BackboneConfig",
+    "Evaluation",
     "Features",
+    "Header",
     "Mixer",
     "MixwiseError",
+    "Prediction",
+    "Predictor",
+    "TrainResult",
     "UsageError",
     "create_model",
+    "evaluate",
+    "info",
     "list_models",
+    "load",
     "register",
+    "train",
 ]
 
 

@@ -247,7 +247,7 @@ def _downsample(stage: StageConfig, dim: int, grid: Grid, config: BackboneConfig
     size = (grid[0], grid[1])
     if stage.downsample == "patch":
         return PatchStem.grid(size, stage.stride), PatchStem(dim, stage.dim, stage.stride)
-    layer = ConvNormAct(dim, stage.dim, stage.stride, norm_name=config.norm, act="identity")
+    layer = ConvNormAct(dim, stage.dim, stage.stride, norm_name=config.norm, act="identity", shift=False)
     return STEMS["conv"].grid(size, stage.stride), layer
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mixwise.data import ImageDataset, Items, discover, evaluation_transform, loader
+from mixwise.data import Catalog, ImageDataset, Items, discover, evaluation_transform, loader
 from mixwise.errors import MixwiseError, unknown
 from mixwise.predict import Predictor
 from mixwise.tasks.classify import Scores, score
+from mixwise.training.run import Run
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,13 @@ def evaluate(
     Args:
         model: a run folder or a `.safetensors` file.
         data: a folder of classes, a folder of splits, or the name of built-in data.
-        split: train, val or test; None: test where there is one, else val. A folder without splits is used whole.
+        split: train, val or test; None: test where there is one, else val. A folder without splits is used whole,
+            except by a run that was trained on it: that one is scored on its own validation pictures.
         topk: k of the top-k accuracy; clamped to the number of classes.
         progress: called with (images done, images in all).
     """
     predictor = Predictor(model, device=device)
-    catalog = discover(data, classes=predictor.classes, split_single=False)
+    catalog = _catalog(Path(model), data, predictor.classes)
     if split is None:
         split = next(name for name in ("test", "val", "train") if name in catalog.splits)
     if split not in catalog.splits:
@@ -66,6 +68,14 @@ def evaluate(
     target = torch.as_tensor(items.labels)
     scores = score(probabilities.clamp(min=1e-12).log(), target, predictor.classes, topk=topk)
     return Evaluation(scores, split, items, probabilities, catalog.notes)
+
+
+def _catalog(model: Path, data: str | Path, classes: tuple[str, ...]) -> Catalog:
+    """The pictures; on the very folder that a run was trained on, in the run's own split, or it would flatter itself."""
+    config = Run(model).read_config() if Run(model).config_file.is_file() else None
+    if config is None or Path(config.data.source).resolve() != Path(data).resolve():
+        return discover(data, classes=classes, split_single=False)
+    return discover(data, classes=classes, val_split=config.data.val_split, seed=config.data.split_seed)
 
 
 def answer(

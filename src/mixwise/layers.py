@@ -236,15 +236,18 @@ def _strides(factor: int) -> list[int]:
 class ConvNormAct(nn.Module):
     """Convolution → norm on tokens → activation, on maps (b, c, h, w). Padding k//2: any size works.
 
-    The convolution has a bias only where the norm would not remove it.
+    The convolution has a bias only where the norm would not remove it. `shift=False` leaves the norm without one:
+    between stages it would be a constant per channel, which the norms that read it remove again.
     """
 
-    def __init__(self, dim: int, out: int, stride: tuple[int, int], *, norm_name: str, act: str) -> None:
+    def __init__(
+        self, dim: int, out: int, stride: tuple[int, int], *, norm_name: str, act: str, shift: bool = True
+    ) -> None:
         super().__init__()
         kernel = tuple(max(3, s + 1 - s % 2) for s in stride)
         padding = tuple(k // 2 for k in kernel)
         self.conv = nn.Conv2d(dim, out, kernel, stride, padding, bias=norm_name in ("none", "affine"))
-        self.norm = norm(norm_name, out)
+        self.norm = norm(norm_name, out, bias=shift)
         self.act = activation(act)
 
     def forward(self, x: Tensor) -> Tensor:

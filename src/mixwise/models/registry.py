@@ -4,10 +4,12 @@ import fnmatch
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from mixwise.backbone import Backbone
 from mixwise.config import BackboneConfig
 from mixwise.errors import unknown
-from mixwise.mixers import keyword_options
+from mixwise.mixers import MIXERS, keyword_options
 
 Preset = Callable[..., BackboneConfig]
 
@@ -42,6 +44,16 @@ def create_model(name: str, **changes: Any) -> Backbone:
     torch.Size([1, 10])
     """
     return Backbone(model_config(name, **changes))
+
+
+def describe(name: str) -> tuple[int, str]:
+    """(number of parameters, what mixes its tokens) of a preset, without allocating its weights."""
+    config = model_config(name)
+    with torch.device("meta"):
+        model = Backbone(config)
+    mixers = dict.fromkeys(b.mixer for stage in config.stages for b in stage.branches if b.mixer in MIXERS)
+    summaries = [(MIXERS[mixer].__doc__ or mixer).splitlines()[0] for mixer in mixers]
+    return sum(p.numel() for p in model.parameters()), " ".join(summaries)
 
 
 def list_models(pattern: str = "*") -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 
 from mixwise.config import Augment, Data, Optimizer, Preprocess, Recipe, Size, Train
-from mixwise.data import Catalog, Statistics, discover, measure
+from mixwise.data import BUILTIN, Catalog, Statistics, discover, measure
 from mixwise.errors import UsageError, unknown
 from mixwise.models import PRESETS
 
@@ -14,7 +14,8 @@ from mixwise.models import PRESETS
 def plan(source: str | Path, settings: dict[str, Any], console: Console) -> tuple[Catalog, Train]:
     """The pictures and the complete settings of a run: chosen where `settings` (by dotted path) leaves them open."""
     given = {k.removeprefix("data."): v for k, v in settings.items() if k.startswith("data.")}
-    data = Data.parse({"source": str(source)} | given)
+    where = str(source) if str(source) in BUILTIN else str(Path(source).expanduser().absolute())
+    data = Data.parse({"source": where} | given)
     catalog = discover(data.source, val_split=data.val_split, seed=data.split_seed)
     counts = {name: len(items) for name, items in catalog.splits.items()}
     sizes = ", ".join(f"{count} {name}" for name, count in counts.items())

@@ -56,7 +56,7 @@ def fit(
         precision=precision.lightning,  # type: ignore[arg-type]
         max_epochs=recipe.epochs,
         accumulate_grad_batches=recipe.accumulate,
-        gradient_clip_val=recipe.optimizer.clip or None,
+        devices=1,
         check_val_every_n_epoch=interval,
         num_sanity_val_steps=0,
         use_distributed_sampler=False,

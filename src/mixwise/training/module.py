@@ -53,9 +53,16 @@ class Trainable(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         batch = self.recipe.batch_size * self.recipe.accumulate * self.trainer.world_size
-        optimizer = adamw(self.model, self.recipe.optimizer, batch)
+        fused = self.trainer.precision != "16-mixed"  # the fp16 scaler must unscale before gradients are clipped
+        optimizer = adamw(self.model, self.recipe.optimizer, batch, fused=fused)
         schedule = warmup_cosine(optimizer, self.steps, self.recipe.warmup)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def configure_gradient_clipping(
+        self, optimizer: Any, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
+    ) -> None:
+        if self.recipe.optimizer.clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.optimizer.clip)
 
     def on_train_batch_start(self, batch: Any, batch_index: int) -> None:
         torch.manual_seed(derive_seed(self.seed, "batch", self.current_epoch, batch_index, self.global_rank))

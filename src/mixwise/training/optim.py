@@ -15,11 +15,11 @@ def scaled_lr(config: Optimizer, batch: int) -> float:
     return config.lr * batch / config.lr_batch
 
 
-def adamw(model: nn.Module, config: Optimizer, batch: int) -> AdamW:
+def adamw(model: nn.Module, config: Optimizer, batch: int, *, fused: bool = True) -> AdamW:
     """AdamW whose weight decay spares biases, norms and other 1-d parameters, positions and class tokens."""
     spared = [name for name, _ in model.named_parameters() if name.split(".")[-1] in ("position", "class_token")]
     groups = param_groups_weight_decay(model, config.weight_decay, no_weight_decay_list=spared)
-    return AdamW(groups, lr=scaled_lr(config, batch), betas=config.betas, fused=True)
+    return AdamW(groups, lr=scaled_lr(config, batch), betas=config.betas, fused=fused)
 
 
 def warmup_cosine(optimizer: AdamW, steps: int, warmup: float) -> LambdaLR:

@@ -1,0 +1,54 @@
+"""Settings: frozen, round-tripping, and helpful when wrong."""
+
+import pytest
+from pydantic import ValidationError
+
+from mixwise.config import Augment, Data, Preprocess, Recipe, Train
+from mixwise.errors import UsageError
+
+
+def settings() -> Train:
+    pre = Preprocess(image=(8, 12), channels=1, mean=(0.5,), std=(0.25,))
+    return Train(model="pool_nano", classes=("a", "猫", "x'y"), data=Data(source="digits"), preprocess=pre, recipe=Recipe())
+
+
+def test_round_trip():
+    config = settings()
+    assert Train.from_toml(config.to_toml()) == config == Train.from_json(config.to_json())
+
+
+def test_frozen():
+    with pytest.raises(ValidationError):
+        settings().seed = 3
+
+
+def test_changed_by_path():
+    config = settings().changed({"recipe.optimizer.lr": 0.5, "preprocess.image": (4, 4), "seed": 7})
+    assert (config.recipe.optimizer.lr, config.preprocess.image, config.seed) == (0.5, (4, 4), 7)
+    assert settings().recipe.optimizer.lr != 0.5
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("recipe.epoch", "did you mean 'epochs'"),
+        ("recpie.epochs", "did you mean 'recipe'"),
+        ("recipe.optimizer.rl", "unknown setting 'rl'"),
+    ],
+)
+def test_wrong_path_names_the_nearest(path, message):
+    with pytest.raises(UsageError, match=message):
+        settings().changed({path: 1})
+
+
+def test_wrong_value_names_the_setting():
+    with pytest.raises(UsageError, match=r"recipe.epochs.*greater than 0.*got -1"):
+        settings().changed({"recipe.epochs": -1})
+    with pytest.raises(UsageError, match="one value per channel: 3"):
+        settings().changed({"preprocess.channels": 3})
+    with pytest.raises(UsageError, match="not valid TOML"):
+        Train.from_toml("model = ")
+
+
+def test_no_augmentation():
+    assert Augment.none() == Augment(scale=1, ratio=1, flip=0)
