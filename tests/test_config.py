@@ -9,7 +9,9 @@ from mixwise.errors import UsageError
 
 def settings() -> Train:
     pre = Preprocess(image=(8, 12), channels=1, mean=(0.5,), std=(0.25,))
-    return Train(model="pool_nano", classes=("a", "猫", "x'y"), data=Data(source="digits"), preprocess=pre, recipe=Recipe())
+    return Train(
+        model="pool_nano", classes=("a", "猫", "x'y"), data=Data(source="digits"), preprocess=pre, recipe=Recipe()
+    )
 
 
 def test_round_trip():

@@ -74,7 +74,9 @@ def test_no_kwargs_and_no_hasattr():
     for path, tree in trees():
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and path.stem not in ("registry",):
-                assert node.args.kwarg is None or node.name in ("_settings",), f"{path.name}: {node.name} takes **kwargs"
+                assert node.args.kwarg is None or node.name in ("_settings",), (
+                    f"{path.name}: {node.name} takes **kwargs"
+                )
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id != "hasattr", f"{path.name} calls hasattr"
 

@@ -169,8 +169,8 @@ class Backbone(nn.Module):
             low = tuple(max(1, s // m) * m for s, m in zip(size, step, strict=True))
             high = tuple(a + m for a, m in zip(low, step, strict=True))
             raise UsageError(
-                f"{config.name} was given {size[0]}×{size[1]} pixels; heights must be multiples of {step[0]} and widths "
-                f"of {step[1]}: the nearest that work are {low[0]}×{low[1]} and {high[0]}×{high[1]}"
+                f"{config.name} was given {size[0]}×{size[1]} pixels; heights must be multiples of {step[0]} and "
+                f"widths of {step[1]}: the nearest that work are {low[0]}×{low[1]} and {high[0]}×{high[1]}"
             )
 
     def size_step(self) -> Size:

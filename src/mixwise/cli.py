@@ -37,7 +37,9 @@ Model = Annotated[Path, typer.Argument(help="A run folder or a .safetensors file
 
 @app.command()
 def train(
-    data: Annotated[str | None, typer.Argument(help="A folder of classes or of splits, or built-in data: digits.")] = None,
+    data: Annotated[
+        str | None, typer.Argument(help="A folder of classes or of splits, or built-in data: digits.")
+    ] = None,
     model: Annotated[str, typer.Option(help="A name from `mixwise list`, or auto.")] = "auto",
     output: Annotated[Path | None, typer.Option("--out", "-o", help="The run folder to make.")] = None,
     recipe: Annotated[Path | None, typer.Option(help="A TOML file with settings.")] = None,
@@ -85,9 +87,7 @@ def evaluate(
     from mixwise.evaluate import evaluate as run
 
     with _progress("evaluating", err) as progress:
-        result = run(
-            model, data, split=split, topk=topk, batch_size=batch_size, device=device, progress=progress
-        )
+        result = run(model, data, split=split, topk=topk, batch_size=batch_size, device=device, progress=progress)
     if json:
         print(result.to_json())
     else:
@@ -111,7 +111,7 @@ def predict(
     predictor = Predictor(model, device=device)
     found = find_images(images)
     topk = min(topk, len(predictor.classes))
-    quiet = json or csv is not None and str(csv) == "-"
+    quiet = json or (csv is not None and str(csv) == "-")
     with _progress("predicting", err) as progress:
         answers = _counted(predictor.stream(found, topk=topk, batch_size=batch_size), len(found), progress)
         if csv is not None and str(csv) == "-":
@@ -151,8 +151,9 @@ def info(model: Model, json: Annotated[bool, typer.Option("--json", help="Print 
         "model": f"{config.name}, {config.form}",
         "task": header.task,
         "input": f"{config.channels} × {config.image[0]} × {config.image[1]} (channels × height × width)",
-        "preprocessing": "none stored" if pre is None else f"fit {pre.fit}, {pre.filter}, mean {_numbers(pre.mean)}, "
-        f"std {_numbers(pre.std)} on pixels 0–1",
+        "preprocessing": "none stored"
+        if pre is None
+        else f"fit {pre.fit}, {pre.filter}, mean {_numbers(pre.mean)}, std {_numbers(pre.std)} on pixels 0–1",
         "classes": f"{len(header.classes)}: {', '.join(header.classes)}",
         "weights": f"{header.weights}, after epoch {header.epoch}",
         "measured": ", ".join(f"{k} {v:.4f}" for k, v in header.metrics.items()) or "nothing",
@@ -248,8 +249,8 @@ def _print_evaluation(result: "Evaluation") -> None:
     top = f"top-1 [bold]{s.top1:.2%}[/]"
     topk = f", top-{s.k} {s.topk:.2%}" if s.k < len(s.classes) else ""
     out.print(
-        f"{s.images} pictures ({result.split}): {top}{topk}, loss {s.loss:.4f}, calibration error {s.calibration_error:.2%} "
-        f"(always the commonest class: {s.majority:.2%})\n",
+        f"{s.images} pictures ({result.split}): {top}{topk}, loss {s.loss:.4f}, "
+        f"calibration error {s.calibration_error:.2%} (always the commonest class: {s.majority:.2%})\n",
         highlight=False,
     )
     table = Table(box=None, pad_edge=False, header_style="bold")

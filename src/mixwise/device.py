@@ -27,7 +27,9 @@ def choose_device(wanted: str = "auto") -> str:
     if wanted == "auto":
         return next(name for name in ("cuda", "mps", "cpu") if there[name])
     if not there.get(wanted, False):
-        raise UsageError(f"device {wanted!r} is not available here; available: {', '.join(n for n in there if there[n])}")
+        raise UsageError(
+            f"device {wanted!r} is not available here; available: {', '.join(n for n in there if there[n])}"
+        )
     return wanted
 
 

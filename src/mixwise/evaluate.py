@@ -71,7 +71,7 @@ def evaluate(
 
 
 def _catalog(model: Path, data: str | Path, classes: tuple[str, ...]) -> Catalog:
-    """The pictures; on the very folder that a run was trained on, in the run's own split, or it would flatter itself."""
+    """The pictures; on the folder that a run was trained on, in the run's own split, or it would flatter itself."""
     config = Run(model).read_config() if Run(model).config_file.is_file() else None
     if config is None or Path(config.data.source).resolve() != Path(data).resolve():
         return discover(data, classes=classes, split_single=False)

@@ -164,7 +164,7 @@ def norm(name: str, dim: int, *, bias: bool = True) -> nn.Module:
 
 
 class DropPath(nn.Module):
-    """Drops the whole branch of a sample with probability `rate` while training, and scales the kept ones by 1/(1-rate).
+    """Drops the whole branch of a sample with probability `rate` in training, and scales the kept ones by 1/(1-rate).
 
     Source: Huang et al., "Deep Networks with Stochastic Depth", arXiv 1603.09382; per sample as in timm.
     """
@@ -217,10 +217,6 @@ class ChannelMLP(nn.Module):
         return F.dropout(self.fc2(x), self.dropout, self.training)
 
 
-CHANNEL_MIXERS: dict[str, type[nn.Module]] = {"mlp": ChannelMLP}
-"""What may stand in a branch besides a token mixer."""
-
-
 # --- from pixels to tokens, and from one stage to the next ------------------------------------------------------------
 
 
@@ -244,9 +240,9 @@ class ConvNormAct(nn.Module):
         self, dim: int, out: int, stride: tuple[int, int], *, norm_name: str, act: str, shift: bool = True
     ) -> None:
         super().__init__()
-        kernel = tuple(max(3, s + 1 - s % 2) for s in stride)
-        padding = tuple(k // 2 for k in kernel)
-        self.conv = nn.Conv2d(dim, out, kernel, stride, padding, bias=norm_name in ("none", "affine"))
+        rows, columns = (max(3, s + 1 - s % 2) for s in stride)
+        padding = (rows // 2, columns // 2)
+        self.conv = nn.Conv2d(dim, out, (rows, columns), stride, padding, bias=norm_name in ("none", "affine"))
         self.norm = norm(norm_name, out, bias=shift)
         self.act = activation(act)
 
@@ -254,6 +250,38 @@ class ConvNormAct(nn.Module):
         x = self.conv(x)
         grid = (x.shape[2], x.shape[3])
         return image_view(self.act(self.norm(token_view(x))), grid)
+
+
+class LocalMLP(nn.Module):
+    """A channel MLP whose two layers are 3 × 3 convolutions: it mixes channels and looks at the neighbours.
+
+        y = conv(relu(norm(conv(relu(x)))))        hidden width `ratio` · c
+
+    Behind the branch's batch norm this is the pre-activation residual block of He et al., arXiv 1603.05027. It learns
+    from few pictures where a pointwise MLP does not (docs/results.md). The last convolution starts small.
+
+    Shapes: tokens (b, h·w, c) on a 2-D grid → the same.
+    """
+
+    def __init__(self, dim: int, *, ratio: float = 1.0, kernel: int = 3, act: str = "relu") -> None:
+        super().__init__()
+        if kernel < 1 or kernel % 2 == 0:
+            raise UsageError(f"local_mlp: kernel must be odd, got {kernel}")
+        hidden = max(1, round(dim * ratio))
+        self.act = activation(act)
+        self.conv1 = nn.Conv2d(dim, hidden, 3, padding=1, bias=False)
+        self.norm = TokenBatchNorm(hidden)
+        self.conv2 = nn.Conv2d(hidden, dim, kernel, padding=kernel // 2, bias=False)
+        nn.init.kaiming_normal_(self.conv1.weight, mode="fan_out", nonlinearity="relu")
+        nn.init.normal_(self.conv2.weight, std=0.2 * (2 / (dim * kernel**2)) ** 0.5)
+
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+        x = token_view(self.conv1(image_view(self.act(x), grid)))
+        return token_view(self.conv2(image_view(self.act(self.norm(x)), grid)))
+
+
+CHANNEL_MIXERS: dict[str, type[nn.Module]] = {"local_mlp": LocalMLP, "mlp": ChannelMLP}
+"""What may stand in a branch besides a token mixer."""
 
 
 class PatchStem(nn.Module):

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from mixwise.data import IMAGE_EXTENSIONS, BadImage, decode, evaluation_transform
-from mixwise.errors import MixwiseError, UsageError
 from mixwise.device import choose_device
+from mixwise.errors import MixwiseError, UsageError
 from mixwise.weights import load_file, resolve
 
 
@@ -79,7 +79,7 @@ class Predictor:
     def _read(self, source: Any) -> Tensor | str:
         pre = self.preprocess
         try:
-            image = decode(source, channels=pre.channels, background=pre.background, hint=pre.image)
+            image = decode(source, channels=pre.channels, background=pre.background)
         except BadImage as error:
             return str(error)
         return self.transform(image)

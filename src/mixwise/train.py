@@ -14,11 +14,11 @@ from rich.console import Console
 from mixwise.backbone import Backbone
 from mixwise.config import Recipe, Train
 from mixwise.data import Catalog, ImageDataset, discover, evaluation_transform, loader, training_transform
+from mixwise.device import choose_device, choose_precision
 from mixwise.errors import UsageError
 from mixwise.models import create_model
 from mixwise.report.run import write_report
 from mixwise.training.choose import plan
-from mixwise.device import choose_device, choose_precision
 from mixwise.training.keep import Keeper
 from mixwise.training.loop import fit, quieten, validation_interval
 from mixwise.training.optim import scaled_lr
@@ -220,7 +220,7 @@ def _usable_state(run: Run, console: Console) -> Path | None:
             continue
         try:
             epoch = torch.load(state, map_location="cpu", weights_only=True)["epoch"] + 1
-        except Exception as error:  # noqa: BLE001 (whatever is wrong with the file, the one before may be good)
+        except Exception as error:
             console.print(f"{state} cannot be read ({type(error).__name__}); trying the one before", highlight=False)
             continue
         console.print(f"going on after epoch {epoch} ({state.name})", highlight=False)
@@ -245,7 +245,7 @@ def _announce(console: Console, model: Backbone, recipe: Recipe, device: str, pr
 
 def _conclude(console: Console, result: TrainResult, catalog: Catalog, report: Path) -> None:
     console.print(
-        f"\nbest validation accuracy [bold]{result.accuracy:.2%}[/] in epoch {result.epoch} ({result.weights} weights)\n"
+        f"\nbest validation accuracy [bold]{result.accuracy:.2%}[/], epoch {result.epoch} ({result.weights} weights)\n"
         f"run      {result.run}\nreport   {report}",
         highlight=False,
     )
@@ -253,4 +253,3 @@ def _conclude(console: Console, result: TrainResult, catalog: Catalog, report: P
     console.print(f"\nnext:  mixwise predict {result.run} YOUR_PICTURES", highlight=False)
     if data:
         console.print(f"       mixwise evaluate {result.run}{data}", highlight=False)
-

@@ -40,7 +40,7 @@ class SpatialGate(Mixer):
         ratio: f over c.
         split: False: z is gated by itself, u = v = z, and V is (c, f).
         gate: how u meets the spatial projection: "multiply", "add", or "linear" without u, which needs split=False.
-        tiny_attention: width of a one-head attention on x that is added to the gate (aMLP: 64); 0: none. Its bias is one
+        tiny_attention: width of a one-head attention on x that is added to the gate (aMLP: 64); 0: none. Its bias is a
             constant per channel, so it is there only where the gate multiplies.
         toeplitz: W[i, j] = w[n - 1 + j - i], 2n - 1 weights, as in the paper's language models.
         causal: nothing comes from later tokens: W without its upper triangle, attention masked.

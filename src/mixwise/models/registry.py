@@ -59,7 +59,7 @@ def describe(name: str) -> tuple[int, str]:
 def list_models(pattern: str = "*") -> list[str]:
     """Names of all presets that match a shell pattern, sorted.
 
-    >>> list_models("pool_*")
-    ['pool_base', 'pool_nano', 'pool_small', 'pool_tiny']
+    >>> list_models("linear_*o")
+    ['linear_compact_nano', 'linear_nano']
     """
     return sorted(fnmatch.filter(PRESETS, pattern))

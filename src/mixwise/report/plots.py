@@ -54,7 +54,7 @@ def confusion_matrix(counts: np.ndarray, names: Sequence[str], limit: int = 30) 
     figure = Figure(figsize=(side, side))
     axes = figure.subplots()
     axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
-    labels = [names[i] for i in picked]
+    labels = [names[int(i)] for i in picked]
     axes.set_xticks(range(len(picked)), labels, rotation=60, ha="right", rotation_mode="anchor", fontsize=8)
     axes.set_yticks(range(len(picked)), labels, fontsize=8)
     axes.set_xlabel("answer", color=INK)

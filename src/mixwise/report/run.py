@@ -35,7 +35,7 @@ def write_report(run: Run, config: Train, items: Items) -> Path:
         curves=curves(run.read_metrics()),
         confusion=confusion_matrix(scores.confusion, predictor.classes),
         mistakes=_mistakes(probabilities, target, items, predictor),
-        wrong=int(round((1 - scores.top1) * scores.images)),
+        wrong=round((1 - scores.top1) * scores.images),
         folder=run.folder.name,
     )
     write_text(run.report_file, page)

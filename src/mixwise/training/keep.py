@@ -63,7 +63,8 @@ class Keeper(pl.Callback):
         row["seconds"] = round(self.elapsed(), 2)
         self.rows.append(row)
         if trainer.logger is not None:
-            trainer.logger.log_metrics({k: v for k, v in row.items() if v != "" and k != "epoch"}, step=epoch)
+            numbers = {k: float(v) for k, v in row.items() if v != "" and k != "epoch"}
+            trainer.logger.log_metrics(numbers, step=epoch)
         if not trainer.is_global_zero:
             self._state(trainer)
             return

@@ -74,5 +74,6 @@ def fit(
 def quieten() -> None:
     """Keep Lightning's advertisements and known harmless warnings off the user's terminal."""
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
-    for text in ("does not have many workers", "IterableDataset", "number of training batches", "lr_scheduler.step"):
+    harmless = ("many workers", "number of training batches", "in eval mode at the start", "treespec, LeafSpec")
+    for text in harmless:
         warnings.filterwarnings("ignore", message=f".*{text}.*")

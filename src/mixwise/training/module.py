@@ -80,7 +80,9 @@ class Trainable(pl.LightningModule):
         self.validated = {}
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_index: int) -> None:
-        stepped = (batch_index + 1) % self.recipe.accumulate == 0 or batch_index + 1 == self.trainer.num_training_batches
+        stepped = (
+            batch_index + 1
+        ) % self.recipe.accumulate == 0 or batch_index + 1 == self.trainer.num_training_batches
         if self.ema is not None and stepped:
             self.ema.update(self.model, step=self.trainer.global_step)
 
@@ -101,7 +103,9 @@ class Trainable(pl.LightningModule):
     def add(self, name: str, loss: Tensor, logits: Tensor, target: Tensor) -> None:
         """Add a batch to the sums (loss · images, hits, images) of `name`; stays on the device, no waiting."""
         hits = (logits.argmax(dim=1) == target).sum()
-        new = torch.stack([loss.float() * len(target), hits.float(), hits.new_tensor(float(len(target)), dtype=torch.float)])
+        new = torch.stack(
+            [loss.float() * len(target), hits.float(), hits.new_tensor(float(len(target)), dtype=torch.float)]
+        )
         self.sums[name] = self.sums[name] + new if name in self.sums else new
 
     def take(self, name: str) -> tuple[float, float]:

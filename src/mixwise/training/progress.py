@@ -79,5 +79,5 @@ class ProgressLine(pl.callbacks.ProgressBar):
         return "–" if self.accuracy != self.accuracy else f"{self.accuracy:.1%}"
 
     def _show(self, epochs: int, loss: str) -> None:
-        fields = {"loss": loss, "accuracy": self._percent(), "rate": f"{self.rate:.0f}"}
-        self.bar.update(self.task, completed=epochs, **fields)
+        accuracy, rate = self._percent(), f"{self.rate:.0f}"
+        self.bar.update(self.task, completed=epochs, loss=loss, accuracy=accuracy, rate=rate)

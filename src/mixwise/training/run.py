@@ -75,6 +75,6 @@ class Run:
         with open(self.metrics_file, encoding="utf-8", newline="") as file:
             return list(csv.DictReader(file))
 
-    def write_state(self, write) -> None:  # noqa: ANN001 (a callback of the loop)
+    def write_state(self, write) -> None:
         """Keep the resumable state of before as well: a damaged file never loses the run."""
         rotate(self.state, self.previous_state, write)

@@ -59,7 +59,9 @@ def read_header(path: Path) -> Header:
     except (SafetensorError, OSError) as error:
         raise MixwiseError(f"{path} is not a readable safetensors file ({error})") from None
     if KEY not in metadata:
-        raise MixwiseError(f"{path} is a safetensors file without a mixwise header: bare weights do not say their model")
+        raise MixwiseError(
+            f"{path} is a safetensors file without a mixwise header: bare weights do not say their model"
+        )
     found = json.loads(metadata[KEY])
     if found.get("format") != FORMAT:
         raise MixwiseError(f"{path} has format {found.get('format')}; this version of mixwise reads format {FORMAT}")

@@ -1,0 +1,146 @@
+"""Small data, from scratch, at equal wall time: what `mixwise train` would choose, against torchvision's ResNet-18.
+
+    python benchmarks/small_data.py FOLDER --minutes 15 --seeds 3
+
+Both get the same pictures, image size, augmentation, batch size, optimiser, schedule shape, precision, loop and
+wall-clock time: the number of epochs of each comes from its own speed, measured first, and the cosine ends with the
+time. The best learning rate of each is chosen beforehand (`--lr`). Prints one line a run and a table at the end.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import time
+
+import pytorch_lightning as pl
+import torch
+import torchvision
+from rich.console import Console
+from torch import nn
+
+from mixwise.config import Train
+from mixwise.data import ImageDataset, evaluation_transform, loader, training_transform
+from mixwise.device import choose_device, choose_precision
+from mixwise.train import build, parse_changes
+from mixwise.training.choose import plan
+from mixwise.training.loop import fit, validation_interval
+from mixwise.training.module import Trainable
+
+
+class Watch(pl.Callback):
+    """Seconds of every epoch and the accuracies after it."""
+
+    def __init__(self, verbose: bool) -> None:
+        self.marks = [time.monotonic()]
+        self.accuracy: list[float] = []
+        self.verbose = verbose
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self.marks = [time.monotonic()]
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        assert isinstance(module, Trainable)
+        self.marks.append(time.monotonic())
+        loss = module.take("train")[0]
+        if module.validated:
+            self.accuracy.append(max(a for _, a in module.validated.values()))
+            every = max(1, trainer.max_epochs // 10) if trainer.max_epochs else 1
+            if self.verbose and (trainer.current_epoch + 1) % every == 0:
+                values = {k: f"{a:.2%}" for k, (_, a) in module.validated.items()}
+                print(f"    epoch {trainer.current_epoch + 1:4d}  loss {loss:.3f}  {values}", flush=True)
+
+
+def make(name: str, config: Train) -> nn.Module:
+    """A fresh model: `resnet18`, or the model of the plan."""
+    pl.seed_everything(config.seed, verbose=False)
+    if name != "resnet18":
+        return build(config)
+    model = torchvision.models.resnet18(num_classes=len(config.classes))
+    if config.preprocess.channels != 3:
+        model.conv1 = nn.Conv2d(config.preprocess.channels, 64, 7, 2, 3, bias=False)
+    return model.to(memory_format=torch.channels_last)
+
+
+def run(name: str, config: Train, catalog, loaders, epochs: int, interval: int, verbose: bool) -> Watch:
+    """Train once for so many epochs."""
+    watch = Watch(verbose)
+    device = choose_device(config.device)
+    fit(
+        make(name, config),
+        *loaders,
+        config.recipe.model_copy(update={"epochs": epochs}),
+        classes=len(config.classes),
+        seed=config.seed,
+        device=device,
+        precision=choose_precision(config.precision, device),
+        callbacks=[watch],
+        interval=interval,
+    )
+    return watch
+
+
+def main() -> None:
+    """Parse, run, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data")
+    parser.add_argument("--minutes", type=float, default=15.0)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--models", nargs="+", default=["auto", "resnet18"])
+    parser.add_argument("--set", action="append", default=[], help="settings for both, path=value")
+    parser.add_argument("--lr", action="append", default=[], help="MODEL=learning rate")
+    parser.add_argument("--verbose", action="store_true")
+    arguments = parser.parse_args()
+    rates = dict(pair.split("=") for pair in arguments.lr)
+    results: dict[str, list[float]] = {}
+    for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
+        for name in arguments.models:
+            settings = {"seed": seed} | parse_changes(arguments.set)
+            settings["model"] = "auto" if name == "resnet18" else name
+            if name in rates:
+                settings["recipe.optimizer.lr"] = float(rates[name])
+            catalog, config = plan(arguments.data, settings, Console(quiet=True))
+            pre, recipe = config.preprocess, config.recipe
+            train_items, val_items = catalog.splits["train"], catalog.splits["val"]
+            train_set = ImageDataset(train_items, pre, training_transform(pre, recipe.augment), seed=seed, train=True)
+            val_set = ImageDataset(val_items, pre, evaluation_transform(pre), train=False)
+            loaders = (
+                loader(train_set, recipe.batch_size, train=True, seed=seed, workers=0),
+                loader(val_set, 64, train=False, workers=0),
+            )
+            shown = config.model if name == "auto" else name
+            trial = run(name, config, catalog, loaders, 3, 3, verbose=False).marks
+            epochs = max(1, int(arguments.minutes * 60 / (1.03 * (trial[2] - trial[1]))))
+            epochs -= epochs % 20 if epochs > 40 else 0
+            interval = validation_interval(
+                recipe.model_copy(update={"epochs": epochs}), len(train_items), len(val_items)
+            )
+            watch = run(name, config, catalog, loaders, epochs, interval, arguments.verbose)
+            best, last = max(watch.accuracy), watch.accuracy[-1]
+            results.setdefault(shown, []).append(best)
+            print(
+                json.dumps(
+                    {
+                        "model": shown,
+                        "seed": seed,
+                        "best": round(best, 4),
+                        "last": round(last, 4),
+                        "epochs": epochs,
+                        "minutes": round((watch.marks[-1] - watch.marks[0]) / 60, 2),
+                        "lr": recipe.optimizer.lr,
+                    }
+                ),
+                flush=True,
+            )
+    print(
+        f"\n{arguments.data}, {arguments.minutes:g} minutes, image {pre.image}, {os.uname().machine}, "
+        f"{torch.get_num_threads()} threads, torch {torch.__version__}"
+    )
+    for name, values in results.items():
+        spread = statistics.stdev(values) if len(values) > 1 else float("nan")
+        print(f"  {name:24s} {statistics.mean(values):.2%} ± {spread:.2%}  (n={len(values)}, best validation accuracy)")
+
+
+if __name__ == "__main__":
+    main()

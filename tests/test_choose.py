@@ -1,0 +1,56 @@
+"""What `train` chooses, and that it says why."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from mixwise import UsageError
+from mixwise.models import PRESETS
+from mixwise.training.choose import choose_image, choose_model, choose_recipe, plan
+
+
+def folder(path, height, width, mode="RGB", count=6):
+    generator = np.random.default_rng(0)
+    for name in ("left", "right"):
+        (path / name).mkdir(parents=True)
+        for i in range(count):
+            pixels = generator.integers(0, 255, (height, width, 3), np.uint8)
+            Image.fromarray(pixels).convert(mode).save(path / name / f"{i}.png")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("size", "image"), [((8, 8), (8, 8)), ((28, 28), (28, 28)), ((32, 40), (32, 40)), ((200, 300), (128, 128))]
+)
+def test_image_size_follows_the_pictures(size, image):
+    assert choose_image(*size) == image
+
+
+@pytest.mark.parametrize("images", [20, 300, 5_000, 200_000])
+@pytest.mark.parametrize("image", [(8, 8), (28, 28), (112, 96), (128, 128)])
+def test_choices_exist_and_give_reasons(images, image):
+    model, why = choose_model(images, image)
+    assert model in PRESETS
+    assert len(why) > 20
+    recipe = choose_recipe(images, image)
+    assert recipe.epochs >= 10
+
+
+def test_plan_prints_what_it_chose(tmp_path):
+    text = io.StringIO()
+    catalog, config = plan(folder(tmp_path, 30, 40, "L"), {}, Console(file=text, width=200))
+    assert config.preprocess.channels == 1
+    assert config.classes == ("left", "right") == catalog.classes
+    assert "choice" in text.getvalue()
+    assert "val is 2 of the train pictures" in text.getvalue()
+
+
+def test_settings_win(tmp_path):
+    settings = {"preprocess.channels": 3, "preprocess.image": (16, 24), "model": "pool_nano", "data.val_split": 0.5}
+    _, config = plan(folder(tmp_path, 30, 40), settings, Console(quiet=True))
+    assert (config.preprocess.image, config.model, config.data.val_split) == ((16, 24), "pool_nano", 0.5)
+    with pytest.raises(UsageError, match="did you mean 'pool_nano'"):
+        plan(tmp_path, {"model": "pool_nan"}, Console(quiet=True))

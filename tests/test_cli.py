@@ -1,0 +1,143 @@
+"""The command line as people and scripts see it."""
+
+import csv
+import json
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from mixwise import train
+from mixwise.cli import app, main
+from mixwise.data import export_builtin
+
+RUNNER = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    changes = {"recipe.epochs": 2, "recipe.batch_size": 100, "precision": "fp32"}
+    return train("digits", model="pool_nano", out=folder, changes=changes, device="cpu").run
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pictures")
+    export_builtin("digits", folder, count=5)
+    (folder / "broken é.png").write_bytes(b"not a picture")
+    return folder
+
+
+def call(*arguments: object, code: int = 0) -> str:
+    result = RUNNER.invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == code, result.output
+    return result.stdout
+
+
+def fails(capsys, monkeypatch, *arguments: object) -> tuple[int, str]:
+    monkeypatch.setattr("sys.argv", ["mixwise", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    return int(stop.value.code or 0), capsys.readouterr().err
+
+
+def test_predict_table_has_a_row_for_the_bad_file(run, pictures):
+    text = call("predict", run, pictures, code=1)
+    assert "broken é.png" in text
+    assert text.count(".png") >= 6
+
+
+def test_predict_json(run, pictures):
+    lines = [json.loads(line) for line in call("predict", run, pictures, "--json", code=1).splitlines()]
+    assert len(lines) == 6
+    good = [line for line in lines if not line["error"]]
+    assert all(len(line["top"]) == 3 and line["label"] == line["top"][0]["label"] for line in good)
+    bad = next(line for line in lines if line["error"])
+    assert bad["probability"] is None
+    assert "broken" in bad["error"]
+
+
+def test_predict_csv_has_stable_columns(run, pictures, tmp_path):
+    path = tmp_path / "out.csv"
+    call("predict", run, pictures, "--csv", path, "--topk", 20, code=1)
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 6
+    assert list(rows[0])[:7] == ["image", "label", "probability", "index", "error", "label_1", "probability_1"]
+    assert "label_10" in rows[0]
+    assert "label_11" not in rows[0]
+    assert sum(bool(r["error"]) for r in rows) == 1
+    text = call("predict", run, pictures, "--csv", "-", code=1)
+    assert text.splitlines()[0].startswith("image,label,probability")
+
+
+def test_evaluate(run):
+    text = call("evaluate", run, "digits")
+    assert "300 pictures (test)" in text
+    data = json.loads(call("evaluate", run, "digits", "--split", "val", "--topk", 50, "--json"))
+    assert data["split"] == "val"
+    assert data["k"] == 10
+    assert sum(map(sum, data["confusion"])) == 300
+
+
+def test_evaluate_matches_classes_by_name(run, tmp_path):
+    """A split that lacks classes is scored by name: the same hits as the answers by name."""
+    files = export_builtin("digits", tmp_path / "flat", count=40)
+    for path in files:
+        label = path.name[0]
+        if label in "258":
+            target = tmp_path / "test" / label / path.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(target)
+    data = json.loads(call("evaluate", run, tmp_path / "test", "--json"))
+    rows = [json.loads(line) for line in call("predict", run, tmp_path / "test", "--json").splitlines()]
+    hits = sum(row["label"] == row["image"].split("/")[-2] for row in rows)
+    assert data["top1"] == pytest.approx(hits / len(rows), abs=1e-6)
+    assert data["images"] == len(rows) == 12
+
+
+def test_info_and_list(run):
+    text = call("info", run)
+    assert "pool_nano" in text
+    assert "0, 1, 2" in text
+    assert json.loads(call("info", run, "--json"))["config"]["name"] == "pool_nano"
+    assert "pool_nano" in call("list", "pool*")
+    assert "token_mlp_nano" in json.loads(call("list", "--json"))
+
+
+def test_errors_are_one_sentence_with_an_exit_code(run, tmp_path, capsys, monkeypatch):
+    cases = [
+        (("predict", tmp_path / "nowhere", "x.png"), 1, "no model at"),
+        (("predict", tmp_path, "x.png"), 1, "not a run folder"),
+        (("train", tmp_path / "nowhere"), 2, "nowhere"),
+        (("train", "digits", "--set", "nonsense"), 2, "path=value"),
+        (("train", "digits", "--model", "pol_nano"), 2, "did you mean 'pool_nano'"),
+        (("list", "nothing*"), 2, "no model matches"),
+        (("train", "digits", "--epochs", "-1"), 2, "range"),
+        (("evaluate", run, "digits", "--split", "tset"), 2, "did you mean 'test'"),
+    ]
+    for arguments, code, text in cases:
+        got, message = fails(capsys, monkeypatch, *arguments)
+        assert got == code, arguments
+        assert text in " ".join(message.split()), (arguments, message)
+        assert "Traceback" not in message
+    damaged = tmp_path / "damaged.safetensors"
+    damaged.write_bytes((run / "model.safetensors").read_bytes()[:1000])
+    got, message = fails(capsys, monkeypatch, "info", damaged)
+    assert got == 1
+    assert "not a readable safetensors file" in message
+
+
+def test_same_picture_same_answer(run, tmp_path):
+    """By path, list, bytes, PIL image and array."""
+    import numpy as np
+
+    from mixwise import Predictor
+
+    path = export_builtin("digits", tmp_path, count=1)[0]
+    predictor = Predictor(run)
+    image = Image.open(path)
+    ways = [str(path), [path], path.read_bytes(), image, np.asarray(image)]
+    answers = [predictor(way)[0] for way in ways]
+    assert len({a.top for a in answers}) == 1

@@ -1,0 +1,170 @@
+"""Training: the same seed gives the same weights, however it is interrupted."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from mixwise import UsageError, train
+from mixwise.errors import MixwiseError
+from mixwise.train import parse_changes
+from mixwise.training.run import Run
+from mixwise.weights import info, load_file, weights_hash
+
+QUICK = {
+    "recipe.epochs": 3,
+    "recipe.batch_size": 100,
+    "recipe.augment.mixup": 0.2,
+    "recipe.augment.cutmix": 1.0,
+    "recipe.ema": 0.9,
+    "changes": {"drop_path": 0.2},
+    "precision": "fp32",
+    "state_every": 0,
+}
+
+
+def quick(out: Path, **settings):
+    changes = QUICK | settings.pop("changes", {})
+    return train("digits", model="pool_nano", out=out, changes=changes, device="cpu", **settings)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    return quick(tmp_path_factory.mktemp("runs") / "unbroken")
+
+
+def last_hash(run: Path) -> str:
+    return weights_hash(load_file(Run(run).last)[0].state_dict())
+
+
+def test_run_folder_is_complete(unbroken):
+    run = Run(unbroken.run)
+    for path in (run.best, run.last, run.config_file, run.metrics_file, run.report_file, run.state):
+        assert path.is_file(), path
+    rows = run.read_metrics()
+    assert [r["epoch"] for r in rows] == ["1", "2", "3"]
+    assert rows[-1]["raw_val_accuracy"]
+    assert rows[-1]["ema_val_accuracy"]
+    header = info(unbroken.run)
+    assert header.classes == tuple("0123456789")
+    assert header.metrics["val_accuracy"] == unbroken.accuracy
+    assert header.epoch == unbroken.epoch
+    assert run.read_config().recipe.epochs == 3
+    assert list((unbroken.run / "tensorboard").glob("events*"))
+    assert torch.load(run.state, weights_only=True)["epoch"] == 2
+
+
+def test_same_seed_same_weights_and_workers_change_nothing(unbroken, tmp_path):
+    again = quick(tmp_path / "again", changes={"data.workers": 2})
+    assert last_hash(again.run) == last_hash(unbroken.run)
+    assert again.weights_hash == unbroken.weights_hash
+
+
+def test_another_seed_other_weights(unbroken, tmp_path):
+    assert last_hash(quick(tmp_path / "other", seed=1).run) != last_hash(unbroken.run)
+
+
+def start(out: Path) -> subprocess.Popen:
+    code = (
+        "import torch; torch.set_num_threads(1)\n"
+        "import sys; sys.path.insert(0, 'tests')\n"
+        f"from test_train import quick; quick(__import__('pathlib').Path({str(out)!r}))"
+    )
+    return subprocess.Popen([sys.executable, "-c", code], env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+
+def test_killed_in_mid_epoch_then_resumed_equals_unbroken(unbroken, tmp_path):
+    out = tmp_path / "killed"
+    process = start(out)
+    deadline = time.monotonic() + 120
+    while not Run(out).state.is_file() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert len(Run(out).read_metrics()) < 3
+    resumed = train(resume=out)
+    assert last_hash(resumed.run) == last_hash(unbroken.run)
+    assert [r["epoch"] for r in Run(out).read_metrics()] == ["1", "2", "3"]
+
+
+def test_damaged_state_falls_back_to_the_one_before(unbroken, tmp_path):
+    run = Run(quick(tmp_path / "run").run)
+    whole = run.state.read_bytes()
+    run.state.write_bytes(whole[: len(whole) // 2])
+    assert last_hash(train(resume=run.folder).run) == last_hash(unbroken.run)
+    for state in (run.state, run.previous_state):
+        state.unlink(missing_ok=True)
+    assert last_hash(train(resume=run.folder).run) == last_hash(unbroken.run)
+
+
+def test_resuming_a_finished_run_changes_nothing(unbroken):
+    before = unbroken.weights_hash
+    assert train(resume=unbroken.run).weights_hash == before
+
+
+def test_divergence_stops_with_advice_and_keeps_the_last_good_weights(tmp_path):
+    with pytest.raises(MixwiseError, match=r"diverged in epoch .*lower learning rate"):
+        quick(tmp_path / "run", changes={"recipe.optimizer.lr": 1e9, "recipe.optimizer.clip": 0, "recipe.warmup": 0})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model": "pol_nano"}, "did you mean 'pool_nano'"),
+        ({"device": "cuda"}, "not available here"),
+        ({"changes": {"recipe.epoch": 3}}, "did you mean 'epochs'"),
+        ({"changes": {"precision": "fp16"}, "model": "pool_nano"}, "needs a CUDA device"),
+        ({"recipe": "nowhere.toml"}, "no recipe file at nowhere.toml"),
+    ],
+)
+def test_wrong_requests_say_what_is_allowed(settings, message, tmp_path):
+    if settings.get("device") == "cuda" and torch.cuda.is_available():
+        pytest.skip("this machine has CUDA")
+    with pytest.raises(UsageError, match=message):
+        train("digits", out=tmp_path / "run", **settings)
+
+
+def test_a_used_folder_is_not_overwritten(unbroken):
+    with pytest.raises(UsageError, match="not empty"):
+        train("digits", model="pool_nano", out=unbroken.run)
+    with pytest.raises(UsageError, match="give no data"):
+        train("digits", resume=unbroken.run)
+    with pytest.raises(UsageError, match="which pictures"):
+        train()
+
+
+def test_recipe_file_and_single_settings(tmp_path):
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        'model = "pool_nano"\nseed = 3\n[recipe]\nepochs = 2\nbatch_size = 400\n[recipe.optimizer]\nlr = 0.01\n'
+    )
+    result = train(
+        "digits", out=tmp_path / "run", recipe=recipe, changes=parse_changes(["recipe.epochs=1", "state_every=0"])
+    )
+    config = Run(result.run).read_config()
+    assert (config.model, config.seed, config.recipe.epochs, config.recipe.batch_size) == ("pool_nano", 3, 1, 400)
+    assert config.recipe.optimizer.lr == 0.01
+
+
+def test_accumulation_takes_the_same_number_of_pictures_for_fewer_steps(tmp_path):
+    changes = {"recipe.accumulate": 3, "recipe.epochs": 1}
+    run = Run(quick(tmp_path / "run", changes=changes).run)
+    state = torch.load(run.state, weights_only=True)
+    assert state["global_step"] == 4  # 12 batches of 100 pictures, three a step
+
+
+def test_early_stopping(tmp_path):
+    changes = {"recipe.patience": 1, "recipe.epochs": 20, "recipe.optimizer.lr": 1e-9, "recipe.ema": 0.0}
+    result = quick(tmp_path / "run", changes=changes)
+    assert len(Run(result.run).read_metrics()) < 6
+
+
+def test_compile_trains(tmp_path):
+    result = quick(tmp_path / "run", changes={"recipe.epochs": 1}, compile=True)
+    assert load_file(Run(result.run).best)[1].epoch == 1
