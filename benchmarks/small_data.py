@@ -22,7 +22,7 @@ from torch import nn
 from mixwise.config import Train
 from mixwise.data import ImageDataset, evaluation_transform, loader, training_transform
 from mixwise.device import choose_device, choose_precision
-from mixwise.train import build, parse_changes
+from mixwise.trainer import build, parse_changes
 from mixwise.training.choose import plan
 from mixwise.training.loop import fit, validation_interval
 from mixwise.training.module import Trainable
@@ -90,9 +90,12 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["auto", "resnet18"])
     parser.add_argument("--set", action="append", default=[], help="settings for both, path=value")
     parser.add_argument("--lr", action="append", default=[], help="MODEL=learning rate")
+    parser.add_argument("--epochs", action="append", default=[], help="MODEL=epochs, instead of measuring the speed")
+    parser.add_argument("--speed-only", action="store_true", help="print seconds per epoch and stop")
     parser.add_argument("--verbose", action="store_true")
     arguments = parser.parse_args()
     rates = dict(pair.split("=") for pair in arguments.lr)
+    fixed = dict(pair.split("=") for pair in arguments.epochs)
     results: dict[str, list[float]] = {}
     for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
         for name in arguments.models:
@@ -110,9 +113,15 @@ def main() -> None:
                 loader(val_set, 64, train=False, workers=0),
             )
             shown = config.model if name == "auto" else name
-            trial = run(name, config, catalog, loaders, 3, 3, verbose=False).marks
-            epochs = max(1, int(arguments.minutes * 60 / (1.03 * (trial[2] - trial[1]))))
-            epochs -= epochs % 20 if epochs > 40 else 0
+            if name in fixed:
+                epochs = int(fixed[name])
+            else:
+                marks = run(name, config, catalog, loaders, 3, 3, verbose=False).marks
+                epochs = max(1, int(arguments.minutes * 60 / (1.03 * (marks[2] - marks[1]))))
+                epochs -= epochs % 20 if epochs > 40 else epochs % 4 if epochs > 8 else 0
+                print(f"{shown}: {marks[2] - marks[1]:.2f} s an epoch, {epochs} epochs", flush=True)
+            if arguments.speed_only:
+                continue
             interval = validation_interval(
                 recipe.model_copy(update={"epochs": epochs}), len(train_items), len(val_items)
             )

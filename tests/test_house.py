@@ -22,6 +22,7 @@ LAYERS = [
     ["errors", "files", "device"],
     ["config"],
     ["layers"],
+    ["stems"],
     ["mixers"],
     ["backbone"],
     ["models", "testing"],
@@ -29,10 +30,10 @@ LAYERS = [
     ["tasks"],
     ["data"],
     ["training"],
-    ["predict"],
-    ["evaluate"],
+    ["prediction"],
+    ["evaluation"],
     ["report"],
-    ["train"],
+    ["trainer"],
     ["cli", "__main__", "__init__"],
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
@@ -62,7 +63,12 @@ def test_imports_go_one_way(path):
 def test_files_stay_small(path):
     lines = len(path.read_text(encoding="utf-8").splitlines())
     limit = 80 if path.parent.name == "mixers" and path.stem in MIXERS else 300
-    exceptions = {"mixers/repmlp.py": 140, "mixers/spatial_gate.py": 120, "cli.py": 330}
+    exceptions = {
+        "mixers/repmlp.py": 140,
+        "mixers/spatial_gate.py": 120,
+        "cli.py": 330,
+        "mixers/external_attention.py": 110,
+    }
     assert lines <= exceptions.get(path.relative_to(SOURCE).as_posix(), limit)
 
 

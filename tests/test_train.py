@@ -12,7 +12,7 @@ import torch
 
 from mixwise import UsageError, train
 from mixwise.errors import MixwiseError
-from mixwise.train import parse_changes
+from mixwise.trainer import parse_changes
 from mixwise.training.run import Run
 from mixwise.weights import info, load_file, weights_hash
 

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from mixwise.backbone import Backbone, Features
     from mixwise.config import BackboneConfig
     from mixwise.errors import MixwiseError, UsageError
-    from mixwise.evaluate import Evaluation, evaluate
+    from mixwise.evaluation import Evaluation, evaluate
     from mixwise.mixers import Mixer, register
     from mixwise.models import create_model, list_models
-    from mixwise.predict import Prediction, Predictor
-    from mixwise.train import TrainResult, train
+    from mixwise.prediction import Prediction, Predictor
+    from mixwise.trainer import TrainResult, train
     from mixwise.weights import Header, info, load
 
 __version__ = "0.1.0"
@@ -22,22 +22,22 @@ __version__ = "0.1.0"
 _HOMES = {
     "Backbone": "mixwise.backbone",
     "BackboneConfig": "mixwise.config",
-    "Evaluation": "mixwise.evaluate",
+    "Evaluation": "mixwise.evaluation",
     "Features": "mixwise.backbone",
     "Header": "mixwise.weights",
     "Mixer": "mixwise.mixers",
     "MixwiseError": "mixwise.errors",
-    "Prediction": "mixwise.predict",
-    "Predictor": "mixwise.predict",
-    "TrainResult": "mixwise.train",
+    "Prediction": "mixwise.prediction",
+    "Predictor": "mixwise.prediction",
+    "TrainResult": "mixwise.trainer",
     "UsageError": "mixwise.errors",
     "create_model": "mixwise.models",
-    "evaluate": "mixwise.evaluate",
+    "evaluate": "mixwise.evaluation",
     "info": "mixwise.weights",
     "list_models": "mixwise.models",
     "load": "mixwise.weights",
     "register": "mixwise.mixers",
-    "train": "mixwise.train",
+    "train": "mixwise.trainer",
 }
 
 __all__ = [

@@ -13,19 +13,9 @@ from torch import Tensor, nn
 
 from mixwise.config import BackboneConfig, BranchConfig, Size, StageConfig
 from mixwise.errors import UsageError, unknown
-from mixwise.layers import (
-    CHANNEL_MIXERS,
-    STEMS,
-    ConvNormAct,
-    DropPath,
-    Grid,
-    PatchStem,
-    SinCosPositions,
-    image_view,
-    norm,
-    token_view,
-)
+from mixwise.layers import CHANNEL_MIXERS, DropPath, Grid, image_view, norm, token_view
 from mixwise.mixers import MIXERS, Mixer, keyword_options
+from mixwise.stems import STEMS, ConvNormAct, PatchStem, SinCosPositions
 
 
 class Features(NamedTuple):

@@ -16,8 +16,8 @@ from rich.table import Table
 from mixwise.errors import MixwiseError, UsageError
 
 if TYPE_CHECKING:
-    from mixwise.evaluate import Evaluation
-    from mixwise.predict import Prediction
+    from mixwise.evaluation import Evaluation
+    from mixwise.prediction import Prediction
 
 app = typer.Typer(
     name="mixwise",
@@ -53,8 +53,8 @@ def train(
     resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted run.", metavar="RUN")] = None,
 ) -> None:
     """Train a classifier on your pictures; everything lands in one run folder."""
-    from mixwise.train import parse_changes
-    from mixwise.train import train as run
+    from mixwise.trainer import parse_changes
+    from mixwise.trainer import train as run
 
     run(
         data,
@@ -84,7 +84,7 @@ def evaluate(
     device: Device = "auto",
 ) -> None:
     """Score a model on labelled pictures: accuracy, per class, confusion, calibration."""
-    from mixwise.evaluate import evaluate as run
+    from mixwise.evaluation import evaluate as run
 
     with _progress("evaluating", err) as progress:
         result = run(model, data, split=split, topk=topk, batch_size=batch_size, device=device, progress=progress)
@@ -106,7 +106,7 @@ def predict(
 ) -> None:
     """Name what is in pictures. A picture that cannot be read is a row with its reason; the exit code is then 1."""
     from mixwise.files import replacing
-    from mixwise.predict import Predictor, find_images, to_json, write_csv
+    from mixwise.prediction import Predictor, find_images, to_json, write_csv
 
     predictor = Predictor(model, device=device)
     found = find_images(images)

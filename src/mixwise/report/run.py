@@ -11,9 +11,9 @@ from PIL import Image
 
 from mixwise.config import Preprocess, Train
 from mixwise.data import Items, decode
-from mixwise.evaluate import answer
+from mixwise.evaluation import answer
 from mixwise.files import write_text
-from mixwise.predict import Predictor
+from mixwise.prediction import Predictor
 from mixwise.report.plots import confusion_matrix, curves
 from mixwise.tasks.classify import score
 from mixwise.training.run import Run

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mixwise.data import Catalog, ImageDataset, Items, discover, evaluation_transform, loader
 from mixwise.errors import MixwiseError, unknown
-from mixwise.predict import Predictor
+from mixwise.prediction import Predictor
 from mixwise.tasks.classify import Scores, score
 from mixwise.training.run import Run
 
