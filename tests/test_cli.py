@@ -114,7 +114,7 @@ def test_errors_are_one_sentence_with_an_exit_code(run, tmp_path, capsys, monkey
         (("train", "digits", "--set", "nonsense"), 2, "path=value"),
         (("train", "digits", "--model", "pol_nano"), 2, "did you mean 'pool_nano'"),
         (("list", "nothing*"), 2, "no model matches"),
-        (("train", "digits", "--epochs", "-1"), 2, "range"),
+        (("train", "digits", "--epochs", "-1"), 2, "greater than or equal to 1"),
         (("evaluate", run, "digits", "--split", "tset"), 2, "did you mean 'test'"),
     ]
     for arguments, code, text in cases:
