@@ -181,8 +181,9 @@ def list_(
         print(encoder.dumps(names))
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column, side in (("model", "left"), ("parameters", "right"), ("what mixes the tokens", "left")):
-        table.add_column(column, justify=side)  # type: ignore[arg-type]
+    table.add_column("model", no_wrap=True)
+    table.add_column("parameters", justify="right", no_wrap=True)
+    table.add_column("what mixes the tokens", no_wrap=True, overflow="ellipsis")
     for name in names:
         parameters, summary = describe(name)
         table.add_row(name, f"{parameters / 1e6:.2f} M", summary)
