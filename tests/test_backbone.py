@@ -1,5 +1,7 @@
 """The skeleton: every option of its config changes the result or is refused."""
 
+import zlib
+
 import pytest
 import torch
 
@@ -27,8 +29,13 @@ def output(**changes) -> torch.Tensor:
     model = Backbone(config(**changes)).double().eval()
     x = torch.randn(2, 2, 16, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)), alpha=0.1)
+        for (
+            name,
+            parameter,
+        ) in model.named_parameters():  # by name: a new module must not shift them
+            generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+            start = 1.0 if parameter.dim() == 1 and name.endswith("weight") else 0.0
+            parameter.copy_(start + 0.3 * torch.randn(parameter.shape, generator=generator))
         return model(x)
 
 
@@ -54,6 +61,10 @@ def test_norms_and_stems_run_and_differ(norm, stem):
 def test_options_change_the_result(changes):
     plain, changed = output(), output(**changes)
     assert plain.shape != changed.shape or not torch.allclose(plain, changed)
+
+
+def test_an_option_without_effect_would_be_seen():
+    assert torch.equal(output(), output(drop_path=0.3))  # evaluation mode: nothing is dropped
 
 
 def test_pool_token_reads_the_class_token():
@@ -83,6 +94,15 @@ def test_refused_configs_say_why():
     pool = (StageConfig(depth=1, dim=8, branches=(BranchConfig(mixer="pool"),)),)
     with pytest.raises(UsageError, match="cannot have a class token"):
         Backbone(config(class_token=True, stages=pool))
+    local = (StageConfig(depth=1, dim=8, branches=(BranchConfig(mixer="local_mlp"),)),)
+    with pytest.raises(UsageError, match="cannot have a class token"):
+        Backbone(config(class_token=True, stages=local))
+    with pytest.raises(UsageError, match="ratio must be positive"):
+        Backbone(
+            config(stages=(StageConfig(depth=1, dim=8, branches=(BranchConfig(mixer="mlp", options={"ratio": 0}),)),))
+        )
+    with pytest.raises(UsageError, match=r"image.*greater than 0"):
+        config(image=(0, 8))
     wrong = (StageConfig(depth=1, dim=8, branches=(BranchConfig(mixer="pool", options={"siz": 3}),)),)
     with pytest.raises(UsageError, match="did you mean 'size'"):
         Backbone(config(stages=wrong))

@@ -8,7 +8,7 @@ from PIL import Image
 from rich.console import Console
 
 from mixwise import UsageError
-from mixwise.models import PRESETS
+from mixwise.models import presets
 from mixwise.training.choose import choose_image, choose_model, choose_recipe, plan
 
 
@@ -33,7 +33,7 @@ def test_image_size_follows_the_pictures(size, image):
 @pytest.mark.parametrize("image", [(8, 8), (28, 28), (112, 96), (128, 128)])
 def test_choices_exist_and_give_reasons(images, image):
     model, why = choose_model(images, image)
-    assert model in PRESETS
+    assert model in presets()
     assert len(why) > 20
     recipe = choose_recipe(images, image)
     assert recipe.epochs >= 10

@@ -72,6 +72,31 @@ def test_predict_csv_has_stable_columns(run, pictures, tmp_path):
     assert text.splitlines()[0].startswith("image,label,probability")
 
 
+def test_pictures_are_found_below_hidden_and_parent_folders(run, pictures, tmp_path, monkeypatch):
+    hidden = tmp_path / ".cache" / "pictures"
+    export_builtin("digits", hidden, count=2)
+    assert len(call("predict", run, hidden, "--json").splitlines()) == 2
+    (hidden / "deep").mkdir()
+    monkeypatch.chdir(hidden / "deep")
+    assert len(call("predict", run, "..", "--json").splitlines()) == 2
+
+
+def test_one_form_of_answers(run, pictures, capsys, monkeypatch):
+    assert fails(capsys, monkeypatch, "predict", run, pictures, "--json", "--csv", "-")[0] == 2
+
+
+def test_a_file_of_a_run_is_scored_on_the_runs_own_validation_pictures(tmp_path):
+    for name, grey in (("a", 0), ("b", 200)):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for i in range(10):
+            Image.new("L", (8, 8), grey + i).save(tmp_path / "data" / name / f"{i}.png")
+    changes = {"recipe.batch_size": 8, "recipe.epochs": 1}
+    folder = train(tmp_path / "data", model="pool_nano", out=tmp_path / "run", changes=changes).run
+    for model in (folder, folder / "model.safetensors"):
+        data = json.loads(call("evaluate", model, tmp_path / "data", "--json"))
+        assert (data["split"], data["images"]) == ("val", 4)
+
+
 def test_evaluate(run):
     text = call("evaluate", run, "digits")
     assert "300 pictures (test)" in text
@@ -122,6 +147,13 @@ def test_errors_are_one_sentence_with_an_exit_code(run, tmp_path, capsys, monkey
         assert got == code, arguments
         assert text in " ".join(message.split()), (arguments, message)
         assert "Traceback" not in message
+    (tmp_path / "bad[").mkdir()  # the path reads like the end of a style
+    (tmp_path / "bad[/bold].png").write_bytes(b"x")
+    got, message = fails(capsys, monkeypatch, "predict", run, tmp_path / "bad[/bold].png")
+    assert got == 1
+    got, message = fails(capsys, monkeypatch, "predict", run, tmp_path / "bad[/bold].png", "--csv", tmp_path)
+    assert got == 1
+    assert "Traceback" not in message
     damaged = tmp_path / "damaged.safetensors"
     damaged.write_bytes((run / "model.safetensors").read_bytes()[:1000])
     got, message = fails(capsys, monkeypatch, "info", damaged)

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from mixwise.config import Augment, Data, Preprocess, Recipe, Train
+from mixwise.config import Augment, BranchConfig, Data, Preprocess, Recipe, Train
 from mixwise.errors import UsageError
 
 
@@ -43,11 +43,29 @@ def test_wrong_path_names_the_nearest(path, message):
         settings().changed({path: 1})
 
 
+def test_tuples_in_options_round_trip():
+    branch = BranchConfig(mixer="repmlp", options={"partition": (2, 3), "kernels": [1, 3]})
+    assert BranchConfig.from_json(branch.to_json()) == branch == BranchConfig.from_toml(branch.to_toml())
+    assert branch.options["kernels"] == (1, 3)
+
+
+def test_paths_reach_into_tuples_and_free_keywords():
+    config = settings().changed({"recipe.optimizer.betas.0": 0.8, "changes.drop_path": 0.3})
+    assert config.recipe.optimizer.betas == (0.8, 0.999)
+    assert config.changes == {"drop_path": 0.3}
+    with pytest.raises(UsageError, match="unknown setting 'x'"):
+        settings().changed({"recipe.epochs.x": 1})
+
+
 def test_wrong_value_names_the_setting():
     with pytest.raises(UsageError, match=r"recipe.epochs.*greater than 0.*got -1"):
         settings().changed({"recipe.epochs": -1})
     with pytest.raises(UsageError, match="one value per channel: 3"):
         settings().changed({"preprocess.channels": 3})
+    with pytest.raises(UsageError, match="seed"):
+        settings().changed({"seed": -1})
+    with pytest.raises(UsageError, match="not valid JSON"):
+        Train.from_json("{")
     with pytest.raises(UsageError, match="not valid TOML"):
         Train.from_toml("model = ")
 

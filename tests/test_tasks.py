@@ -17,31 +17,31 @@ def answers():
 def test_scores_equal_sklearn(answers):
     logits, target = answers
     names = tuple("abcdefg")
-    got = score(logits, target, names, topk=3)
+    got = score(logits.softmax(1), target, names, topk=3)
     answer = logits.argmax(1).numpy()
     precision, recall, f1, support = metrics.precision_recall_fscore_support(target, answer, zero_division=0)
     assert got.top1 == pytest.approx(metrics.accuracy_score(target, answer))
-    assert got.topk == pytest.approx(metrics.top_k_accuracy_score(target, logits, k=3))
+    assert got.topk == pytest.approx(metrics.top_k_accuracy_score(target, logits.softmax(1), k=3))
     assert np.array_equal(got.confusion, metrics.confusion_matrix(target, answer))
     for i, c in enumerate(got.classes):
         assert (c.precision, c.recall, c.f1, c.support) == pytest.approx(
             (precision[i], recall[i], f1[i], support[i]), abs=1e-6
         )
-    assert got.loss == pytest.approx(metrics.log_loss(target, logits.softmax(1)), abs=1e-5)
+    assert got.loss == pytest.approx(metrics.log_loss(target, logits.double().softmax(1)), abs=1e-5)
 
 
 def test_calibration_by_hand():
-    logits = torch.log(torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.35, 0.65]]))
-    got = score(logits, torch.tensor([0, 1, 1]), ("a", "b"))
+    probabilities = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.35, 0.65]])
+    got = score(probabilities, torch.tensor([0, 1, 1]), ("a", "b"))
     assert got.calibration_error == pytest.approx((2 * abs(0.9 - 0.5) + abs(0.65 - 1)) / 3, abs=1e-5)
     assert got.k == 2
 
 
 def test_absent_classes_and_one_class():
-    got = score(torch.eye(3)[[0, 0]] * 5, torch.tensor([0, 1]), ("a", "b", "c"))
+    got = score(torch.eye(3)[[0, 0]], torch.tensor([0, 1]), ("a", "b", "c"))
     assert [c.support for c in got.classes] == [1, 1, 0]
     assert got.classes[2].recall == 0
-    one = score(torch.zeros(4, 1), torch.zeros(4, dtype=torch.long), ("only",))
+    one = score(torch.ones(4, 1), torch.zeros(4, dtype=torch.long), ("only",))
     assert (one.top1, one.k, one.majority, one.calibration_error) == (1, 1, 1, 0)
 
 

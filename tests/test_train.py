@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from mixwise import UsageError, train
 from mixwise.errors import MixwiseError
@@ -70,8 +71,9 @@ def test_another_seed_other_weights(unbroken, tmp_path):
     assert last_hash(quick(tmp_path / "other", seed=1).run) != last_hash(unbroken.run)
 
 
-def start(out: Path) -> subprocess.Popen:
+def start(out: Path, before: str = "") -> subprocess.Popen:
     code = (
+        f"{before}\n"
         "import torch; torch.set_num_threads(1)\n"
         "import sys; sys.path.insert(0, 'tests')\n"
         f"from test_train import quick; quick(__import__('pathlib').Path({str(out)!r}))"
@@ -92,6 +94,22 @@ def test_killed_in_mid_epoch_then_resumed_equals_unbroken(unbroken, tmp_path):
     resumed = train(resume=out)
     assert last_hash(resumed.run) == last_hash(unbroken.run)
     assert [r["epoch"] for r in Run(out).read_metrics()] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("replacements", [4, 9])
+def test_killed_inside_a_save_then_resumed_equals_unbroken(unbroken, tmp_path, replacements):
+    """The process dies right before a finished temporary file takes its name."""
+    out = tmp_path / "killed"
+    code = (
+        "import os, signal, mixwise.files as files, itertools\n"
+        f"count, replace = itertools.count(1), os.replace\n"
+        "def dying(*names):\n"
+        f"    if next(count) == {replacements}: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    replace(*names)\n"
+        "files.os.replace = dying"
+    )
+    assert start(out, code).wait() == -signal.SIGKILL
+    assert last_hash(train(resume=out).run) == last_hash(unbroken.run)
 
 
 def test_damaged_state_falls_back_to_the_one_before(unbroken, tmp_path):
@@ -134,10 +152,54 @@ def test_wrong_requests_say_what_is_allowed(settings, message, tmp_path):
 def test_a_used_folder_is_not_overwritten(unbroken):
     with pytest.raises(UsageError, match="not empty"):
         train("digits", model="pool_nano", out=unbroken.run)
-    with pytest.raises(UsageError, match="give no data"):
-        train("digits", resume=unbroken.run)
+    for extra in ({"data": "digits"}, {"epochs": 9}, {"seed": 0}, {"device": "cpu"}, {"compile": True}, {"out": "x"}):
+        with pytest.raises(UsageError, match="give nothing else"):
+            train(resume=unbroken.run, **extra)
     with pytest.raises(UsageError, match="which pictures"):
         train()
+
+
+def test_a_refused_run_leaves_no_folder(tmp_path):
+    with pytest.raises(UsageError):
+        train("digits", model="pool_nano", out=tmp_path / "run", changes={"precision": "fp16"}, device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_follows_the_pictures_cannot_be_set(tmp_path):
+    for changes in (
+        {"classes": list("9876543210")},
+        {"data.source": "x"},
+        {"changes": {"classes": 3}},
+        {"changes.image": 9},
+    ):
+        with pytest.raises(UsageError, match="follows"):
+            train("digits", out=tmp_path / "run", changes=changes)
+
+
+def test_the_config_of_another_run_is_a_recipe(unbroken, tmp_path):
+    """Its model and settings are taken, its pictures and classes are not."""
+    recipe = tmp_path / "other.toml"
+    text = Run(unbroken.run).config_file.read_text(encoding="utf-8")
+    recipe.write_text(
+        text.replace('source = "digits"', 'source = "/nowhere"').replace('"3"', '"three"'), encoding="utf-8"
+    )
+    run = Run(train("digits", out=tmp_path / "run", recipe=recipe, seed=5).run)
+    config = run.read_config()
+    assert config.classes == tuple("0123456789")
+    assert config.data.source == "digits"
+    assert (config.model, config.seed, config.recipe.epochs) == ("pool_nano", 5, 3)
+
+
+def test_resume_notices_other_pictures(tmp_path):
+    for name in "ab":
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for i in range(6):
+            Image.new("L", (8, 8), 40 * i).save(tmp_path / "data" / name / f"{i}.png")
+    changes = {"recipe.batch_size": 4, "state_every": 0}
+    run = train(tmp_path / "data", model="pool_nano", out=tmp_path / "run", epochs=1, changes=changes).run
+    (tmp_path / "data" / "a" / "1.png").unlink()
+    with pytest.raises(MixwiseError, match="not those that"):
+        train(resume=run)
 
 
 def test_recipe_file_and_single_settings(tmp_path):
@@ -160,10 +222,17 @@ def test_accumulation_takes_the_same_number_of_pictures_for_fewer_steps(tmp_path
     assert state["global_step"] == 4  # 12 batches of 100 pictures, three a step
 
 
-def test_early_stopping(tmp_path):
-    changes = {"recipe.patience": 1, "recipe.epochs": 20, "recipe.optimizer.lr": 1e-9, "recipe.ema": 0.0}
-    result = quick(tmp_path / "run", changes=changes)
-    assert len(Run(result.run).read_metrics()) < 6
+def test_early_stopping_writes_the_end_and_resumes_to_the_same_end(tmp_path):
+    changes = {"recipe.patience": 2, "recipe.epochs": 20, "recipe.optimizer.lr": 1e-9, "recipe.ema": 0.0}
+    stopped = Run(quick(tmp_path / "run", changes=changes | {"state_every": 1000}).run)
+    epochs = len(stopped.read_metrics())
+    assert 3 <= epochs < 10
+    assert load_file(stopped.last)[1].epoch == epochs
+    again = Run(quick(tmp_path / "again", changes=changes).run)
+    os.replace(again.previous_state, again.state)
+    train(resume=again.folder)
+    assert len(again.read_metrics()) == epochs
+    assert last_hash(again.folder) == last_hash(stopped.folder)
 
 
 def test_compile_trains(tmp_path, monkeypatch):

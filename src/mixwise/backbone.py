@@ -6,14 +6,14 @@ A block is a short list of residual branches, each mixing either tokens or chann
 """
 
 import copy
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from mixwise.config import BackboneConfig, BranchConfig, Size, StageConfig
 from mixwise.errors import UsageError, unknown
-from mixwise.layers import CHANNEL_MIXERS, DropPath, Grid, image_view, norm, token_view
+from mixwise.layers import CHANNEL_MIXERS, ChannelMixer, DropPath, Grid, image_view, norm, token_view
 from mixwise.mixers import MIXERS, Mixer, keyword_options
 from mixwise.stems import STEMS, ConvNormAct, PatchStem, SinCosPositions
 
@@ -27,18 +27,21 @@ class Features(NamedTuple):
     """(h, w) of the tokens without the prefix."""
 
 
-def build_mixer(config: BranchConfig, dim: int, tokens: int, grid: Grid) -> nn.Module:
+def build_mixer(config: BranchConfig, dim: int, tokens: int, grid: Grid) -> Mixer | ChannelMixer:
     """The token or channel mixer that a branch names, with its options checked against what it takes."""
-    cls = MIXERS.get(config.mixer) or CHANNEL_MIXERS.get(config.mixer)
+    cls: Any = MIXERS.get(config.mixer) or CHANNEL_MIXERS.get(config.mixer)
     if cls is None:
         raise unknown("mixer", config.mixer, [*MIXERS, *CHANNEL_MIXERS])
     allowed = keyword_options(cls)
     for option in config.options:
         if option not in allowed:
             raise unknown("option", option, allowed, f"mixer {config.mixer!r}")
-    if config.mixer in MIXERS:
-        return cls(dim, tokens, grid, **config.options)
-    return cls(dim, **config.options)
+    try:
+        if config.mixer in MIXERS:
+            return cls(dim, tokens, grid, **config.options)
+        return cls(dim, **config.options)
+    except TypeError as error:
+        raise UsageError(f"mixer {config.mixer!r} cannot take the options {config.options}: {error}") from None
 
 
 class Branch(nn.Module):
@@ -127,10 +130,11 @@ class Backbone(nn.Module):
 
     def _init(self) -> None:
         """Positions, class token and head start small; every other module has initialised itself."""
-        for parameter in (self.position, self.class_token, getattr(self.head, "weight", None)):
+        for parameter in (self.position, self.class_token):
             if parameter is not None:
                 nn.init.trunc_normal_(parameter, std=0.02)
         if isinstance(self.head, nn.Linear):
+            nn.init.trunc_normal_(self.head.weight, std=0.02)
             nn.init.zeros_(self.head.bias)
 
     @property
@@ -245,12 +249,11 @@ def _block(stage: StageConfig, config: BackboneConfig, grid: Grid, prefix: int, 
     branches = []
     for branch in stage.branches:
         mixer = build_mixer(branch, stage.dim, grid[0] * grid[1] + prefix, grid)
-        token_mixer = isinstance(mixer, Mixer)
-        if token_mixer and mixer.spatial and prefix:
+        if mixer.spatial and prefix:
             raise UsageError(f"{config.name}: mixer {branch.mixer!r} works on a 2-D grid and cannot have a class token")
         bias = branch.norm_bias
         if bias is None:
-            bias = not (token_mixer and mixer.shift_blind)
+            bias = not (isinstance(mixer, Mixer) and mixer.shift_blind)
         pre = norm(branch.norm or config.norm, stage.dim, bias=bias)
         branches.append(Branch(pre, mixer, dim=stage.dim, layer_scale=config.layer_scale, drop_path=rate))
     return Block(branches)

@@ -40,15 +40,15 @@ def train(
     data: Annotated[
         str | None, typer.Argument(help="A folder of classes or of splits, or built-in data: digits.")
     ] = None,
-    model: Annotated[str, typer.Option(help="A name from `mixwise list`, or auto.")] = "auto",
+    model: Annotated[str | None, typer.Option(help="A name from `mixwise list`, or auto.  [default: auto]")] = None,
     output: Annotated[Path | None, typer.Option("--out", "-o", help="The run folder to make.")] = None,
     recipe: Annotated[Path | None, typer.Option(help="A TOML file with settings.")] = None,
     changes: Annotated[list[str] | None, typer.Option("--set", help="One setting: path=value. Repeatable.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1)] = None,
     batch_size: Annotated[int | None, typer.Option(min=1)] = None,
     image_size: Annotated[int | None, typer.Option(min=1, help="Side in pixels.")] = None,
-    seed: Annotated[int, typer.Option(help="Same seed, same weights.")] = 0,
-    device: Device = "auto",
+    seed: Annotated[int | None, typer.Option(help="Same seed, same weights.  [default: 0]")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.  [default: auto]")] = None,
     compile: Annotated[bool, typer.Option("--compile", help="Train through torch.compile.")] = False,
     resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted run.", metavar="RUN")] = None,
 ) -> None:
@@ -108,6 +108,8 @@ def predict(
     from mixwise.files import replacing
     from mixwise.prediction import Predictor, find_images, to_json, write_csv
 
+    if json and csv is not None:
+        raise UsageError("--json and --csv are two forms of the same answers: choose one")
     predictor = Predictor(model, device=device)
     found = find_images(images)
     topk = min(topk, len(predictor.classes))
@@ -128,7 +130,7 @@ def predict(
             rows = list(answers)
             errors = sum(bool(p.error) for p in rows)
     if csv is not None and not quiet:
-        out.print(f"{len(found)} rows in {csv}", highlight=False)
+        out.print(f"{len(found)} rows in {csv}", highlight=False, markup=False)
     elif not quiet:
         _print_predictions(rows)
     if errors:
@@ -201,7 +203,7 @@ def export_data(
     from mixwise.data import export_builtin
 
     files = export_builtin(name, folder, split=split, count=count)
-    out.print(f"{len(files)} pictures in {folder}", highlight=False)
+    out.print(f"{len(files)} pictures in {folder}", highlight=False, markup=False)
 
 
 def _numbers(values: tuple[float, ...]) -> str:
@@ -230,7 +232,7 @@ def _print_predictions(rows: list["Prediction"]) -> None:
         table.add_column(column, justify="right" if column == "probability" else "left", overflow="fold")
     for p in rows:
         if p.error:
-            table.add_row(p.image, "[red]–[/]", "", f"[red]{_escape(p.error)}[/]")
+            table.add_row(_escape(p.image), "[red]–[/]", "", f"[red]{_escape(p.error)}[/]")
         else:
             rest = ", ".join(f"{_escape(label)} {value:.1%}" for label, value in p.top[1:])
             table.add_row(_escape(p.image), f"[bold]{_escape(p.label)}[/]", f"{p.probability:.1%}", rest)
@@ -296,6 +298,9 @@ def main() -> None:
     except MixwiseError as error:
         err.print(f"[red]error:[/] {_escape(str(error))}", highlight=False)
         raise SystemExit(error.exit_code) from None
+    except (OSError, UnicodeDecodeError) as error:
+        err.print(f"[red]error:[/] {_escape(str(error))}", highlight=False)
+        raise SystemExit(1) from None
     except KeyboardInterrupt:
         err.print("interrupted", highlight=False)
         raise SystemExit(130) from None

@@ -2,15 +2,44 @@
 
 import json
 import tomllib
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
 from mixwise.errors import UsageError, unknown
 
-Size = tuple[int, int]
-"""(height, width)."""
+
+def pair(value: Any) -> Any:
+    """One number for both sides: 64 → (64, 64); anything else stays.
+
+    >>> pair(64), pair((32, 48))
+    ((64, 64), (32, 48))
+    """
+    return (value, value) if isinstance(value, int) else value
+
+
+def _tuples(value: Any) -> Any:
+    """Lists as tuples at any depth, so that what was read from a file equals what was written."""
+    if isinstance(value, dict):
+        return {key: _tuples(inner) for key, inner in value.items()}
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
+
+
+Size = Annotated[tuple[PositiveInt, PositiveInt], BeforeValidator(pair)]
+"""(height, width), at least 1; one number means both."""
+
+Options = Annotated[dict[str, Any], AfterValidator(_tuples)]
+"""Free keywords of a mixer or a preset, checked by whoever takes them."""
 
 
 class Config(BaseModel):
@@ -33,7 +62,10 @@ class Config(BaseModel):
     @classmethod
     def from_json(cls, text: str) -> Self:
         """From JSON text."""
-        return cls.parse(json.loads(text))
+        try:
+            return cls.parse(json.loads(text))
+        except json.JSONDecodeError as error:
+            raise UsageError(f"the text is not valid JSON: {error}") from None
 
     def to_toml(self) -> str:
         """As TOML text. TOML has no null: fields that are None are left out, and None is their default."""
@@ -50,24 +82,27 @@ class Config(BaseModel):
 
     def changed(self, changes: dict[str, Any]) -> Self:
         """A copy with fields replaced, addressed by dotted path: `changed({"optimizer.lr": 1e-3})`."""
-        data = self.model_dump()
+        data = self.model_dump(mode="json")
         for path, value in changes.items():
             *parents, last = path.split(".")
             node: Any = data
             for key in parents:
-                node = _child(node, key, path)
-            _child(node, last, path)
-            node[int(last) if isinstance(node, list | tuple) else last] = value
+                node = node[_key(node, key, path)]
+            free = parents[-1:] in (["changes"], ["options"]) and isinstance(node, dict)
+            node[last if free else _key(node, last, path)] = value
         return type(self).parse(data)
 
 
-def _child(node: Any, key: str, path: str) -> Any:
-    if isinstance(node, dict) and key in node:
-        return node[key]
-    if isinstance(node, list | tuple) and key.isdigit() and int(key) < len(node):
-        return node[int(key)]
-    allowed = list(node) if isinstance(node, dict) else [str(i) for i in range(len(node))] if node else []
-    raise unknown("setting", key, allowed, f"{path!r}")
+def _key(node: Any, key: str, path: str) -> str | int:
+    """The key or index that a step of a dotted path means in plain data, or a sentence with those that exist."""
+    allowed: list[str] = []
+    if isinstance(node, dict):
+        allowed = list(node)
+    elif isinstance(node, list):
+        allowed = [str(i) for i in range(len(node))]
+    if key not in allowed:
+        raise unknown("setting", key, allowed, f"{path!r}")
+    return key if isinstance(node, dict) else int(key)
 
 
 def _sentence(cls: type[BaseModel], error: Any, where: str) -> str:
@@ -89,7 +124,7 @@ class BranchConfig(Config):
     """One residual branch: x + drop_path(scale · f(norm(x))), f a token mixer or a channel mixer by name."""
 
     mixer: str
-    options: dict[str, Any] = {}
+    options: Options = {}
     norm: str | None = None
     """None: the backbone's norm."""
     norm_bias: bool | None = None
@@ -101,7 +136,7 @@ class StageConfig(Config):
 
     depth: int = Field(gt=0)
     dim: int = Field(gt=0)
-    branches: tuple[BranchConfig, ...]
+    branches: tuple[BranchConfig, ...] = Field(min_length=1)
     downsample: Literal["conv", "patch"] = "conv"
     stride: Size = (2, 2)
 
@@ -146,7 +181,7 @@ class Preprocess(Config):
     fit: Literal["crop", "squash", "pad"] = "crop"
     """crop: shorter side to the size, centre cut out. squash: both sides to the size. pad: longer side, rest filled."""
     crop_pct: float = Field(default=1.0, gt=0, le=1)
-    """With fit="crop": the share of the shorter side that the centre crop keeps."""
+    """The share of the shorter side that the centre crop keeps; only fit="crop" cuts."""
     filter: Literal["bilinear", "bicubic", "lanczos", "nearest"] = "bicubic"
     mean: tuple[float, ...]
     """Per channel, on a scale of 0 to 1."""
@@ -181,7 +216,7 @@ class Augment(Config):
     randaugment: int = Field(default=0, ge=0)
     """Number of RandAugment operations per picture."""
     magnitude: int = Field(default=9, ge=0, le=30)
-    """Strength of RandAugment, 0–30."""
+    """Strength of RandAugment, 0–30, where it is on."""
     erase: float = Field(default=0.0, ge=0, le=1)
     """Probability of random erasing."""
     mixup: float = Field(default=0.0, ge=0)
@@ -189,7 +224,7 @@ class Augment(Config):
     cutmix: float = Field(default=0.0, ge=0)
     """α of cutmix; 0: off. With both on, each batch draws one of the two."""
     mix_prob: float = Field(default=1.0, ge=0, le=1)
-    """Share of the batches that are mixed at all."""
+    """Share of the batches that are mixed, where mixup or cutmix is on."""
 
     @classmethod
     def none(cls) -> Self:
@@ -205,6 +240,8 @@ class Data(Config):
     val_split: float = Field(default=0.2, gt=0, lt=1)
     """Share of each class for validation where the folder has no split of its own."""
     split_seed: int = 0
+    fingerprint: str = ""
+    """Of the names and labels that the run was started with: a resumed run must find the same."""
     workers: int | None = Field(default=None, ge=0)
     """Loader processes; None: chosen from cores and size. It changes no result."""
 
@@ -248,14 +285,14 @@ class Train(Config):
 
     model: str
     """A preset name."""
-    changes: dict[str, Any] = {}
-    """What differs from the preset: `create_model(model, **changes)`."""
+    changes: Options = {}
+    """What differs from the preset besides image, channels and classes: `create_model(model, **changes)`."""
     classes: tuple[str, ...]
     """Class names in the order of the model's outputs."""
     data: Data
     preprocess: Preprocess
     recipe: Recipe
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=2**32)
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     compile: bool = False

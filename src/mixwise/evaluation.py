@@ -13,6 +13,7 @@ from mixwise.errors import MixwiseError, unknown
 from mixwise.prediction import Predictor
 from mixwise.tasks.classify import Scores, score
 from mixwise.training.run import Run
+from mixwise.weights import resolve
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def evaluate(
         progress: called with (images done, images in all).
     """
     predictor = Predictor(model, device=device)
-    catalog = _catalog(Path(model), data, predictor.classes)
+    catalog = _catalog(Run(resolve(model).parent), data, predictor.classes)
     if split is None:
         split = next(name for name in ("test", "val", "train") if name in catalog.splits)
     if split not in catalog.splits:
@@ -66,13 +67,13 @@ def evaluate(
         raise MixwiseError(f"{data}: the {split} split is empty")
     probabilities = answer(predictor, items, batch_size=batch_size, workers=workers, progress=progress)
     target = torch.as_tensor(items.labels)
-    scores = score(probabilities.clamp(min=1e-12).log(), target, predictor.classes, topk=topk)
+    scores = score(probabilities, target, predictor.classes, topk=topk)
     return Evaluation(scores, split, items, probabilities, catalog.notes)
 
 
-def _catalog(model: Path, data: str | Path, classes: tuple[str, ...]) -> Catalog:
+def _catalog(run: Run, data: str | Path, classes: tuple[str, ...]) -> Catalog:
     """The pictures; on the folder that a run was trained on, in the run's own split, or it would flatter itself."""
-    config = Run(model).read_config() if Run(model).config_file.is_file() else None
+    config = run.read_config() if run.config_file.is_file() else None
     if config is None or Path(config.data.source).resolve() != Path(data).resolve():
         return discover(data, classes=classes, split_single=False)
     return discover(data, classes=classes, val_split=config.data.val_split, seed=config.data.split_seed)

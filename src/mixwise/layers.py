@@ -184,6 +184,13 @@ class DropPath(nn.Module):
         return f"rate={self.rate:.3g}"
 
 
+def hidden_width(who: str, dim: int, ratio: float) -> int:
+    """`ratio` · dim as a whole number of at least 1."""
+    if ratio <= 0:
+        raise UsageError(f"{who}: ratio must be positive, got {ratio}")
+    return max(1, round(dim * ratio))
+
+
 class ChannelMLP(nn.Module):
     """Two linear layers on each token by itself: (b, n, c) → (b, n, c), hidden width `ratio` · c.
 
@@ -193,6 +200,8 @@ class ChannelMLP(nn.Module):
         bias: of the first layer, in front of the activation.
         out_bias: of the second layer. Off in house models, where the batch norms that follow would remove it.
     """
+
+    spatial = False
 
     def __init__(
         self,
@@ -205,7 +214,7 @@ class ChannelMLP(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        hidden = max(1, round(dim * ratio))
+        hidden = hidden_width("mlp", dim, ratio)
         self.fc1 = nn.Linear(dim, hidden, bias=bias)
         self.act = activation(act)
         self.fc2 = nn.Linear(hidden, dim, bias=out_bias)
@@ -224,16 +233,18 @@ class LocalMLP(nn.Module):
     Behind the branch's batch norm this is the pre-activation residual block of He et al., arXiv 1603.05027. It learns
     from few pictures where a pointwise MLP does not (docs/results.md). The last convolution starts small.
 
-    Shapes: tokens (b, h·w, c) on a 2-D grid → the same.
+    Shapes: tokens (b, h·w, c) on a 2-D grid → the same. `kernel` is the size of both convolutions, odd.
     """
+
+    spatial = True
 
     def __init__(self, dim: int, *, ratio: float = 1.0, kernel: int = 3, act: str = "relu") -> None:
         super().__init__()
         if kernel < 1 or kernel % 2 == 0:
             raise UsageError(f"local_mlp: kernel must be odd, got {kernel}")
-        hidden = max(1, round(dim * ratio))
+        hidden = hidden_width("local_mlp", dim, ratio)
         self.act = activation(act)
-        self.conv1 = nn.Conv2d(dim, hidden, 3, padding=1, bias=False)
+        self.conv1 = nn.Conv2d(dim, hidden, kernel, padding=kernel // 2, bias=False)
         self.norm = TokenBatchNorm(hidden)
         self.conv2 = nn.Conv2d(hidden, dim, kernel, padding=kernel // 2, bias=False)
         nn.init.kaiming_normal_(self.conv1.weight, mode="fan_out", nonlinearity="relu")
@@ -244,5 +255,6 @@ class LocalMLP(nn.Module):
         return token_view(self.conv2(image_view(self.act(self.norm(x)), grid)))
 
 
-CHANNEL_MIXERS: dict[str, type[nn.Module]] = {"local_mlp": LocalMLP, "mlp": ChannelMLP}
+ChannelMixer = ChannelMLP | LocalMLP
+CHANNEL_MIXERS: dict[str, type[ChannelMixer]] = {"local_mlp": LocalMLP, "mlp": ChannelMLP}
 """What may stand in a branch besides a token mixer."""

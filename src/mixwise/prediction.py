@@ -107,7 +107,8 @@ def find_images(paths: Sequence[str | Path]) -> list[str]:
     for path in map(Path, paths):
         if path.is_dir():
             inside = (p for p in path.rglob("*") if p.suffix.lower() in IMAGE_EXTENSIONS and p.is_file())
-            found += sorted(str(p) for p in inside if not any(part.startswith(".") for part in p.parts[1:]))
+            shown = (p for p in inside if not any(part.startswith(".") for part in p.relative_to(path).parts))
+            found += sorted(map(str, shown))
         else:
             found.append(str(path))
     if not found:

@@ -22,8 +22,8 @@ def _strides(factor: int) -> list[int]:
 class ConvNormAct(nn.Module):
     """Convolution → norm on tokens → activation, on maps (b, c, h, w). Padding k//2: any size works.
 
-    The convolution has a bias only where the norm would not remove it. `shift=False` leaves the norm without one:
-    between stages it would be a constant per channel, which the norms that read it remove again.
+    The convolution has a bias only where no norm with a shift of its own follows. `shift=False` leaves out that shift
+    too: between stages it would be a constant per channel, which batch norms that read it remove again.
     """
 
     def __init__(
@@ -69,7 +69,9 @@ class ConvStem(nn.Module):
     Overlapping, so it sees edges, and it takes any image size: the grid is the size over the patch, rounded up.
     """
 
-    def __init__(self, channels: int, dim: int, patch: tuple[int, int], *, norm_name: str = "batch", act: str = "relu"):
+    def __init__(
+        self, channels: int, dim: int, patch: tuple[int, int], *, norm_name: str = "batch", act: str = "relu"
+    ) -> None:
         super().__init__()
         rows, columns = _strides(patch[0]), _strides(patch[1])
         steps = max(len(rows), len(columns), 1)
@@ -96,7 +98,8 @@ STEMS: dict[str, type[PatchStem] | type[ConvStem]] = {"conv": ConvStem, "patch":
 class SinCosPositions(nn.Module):
     """Fixed sine-cosine positions added to the tokens; nothing to train, any grid.
 
-    Half of the channels code the row, half the column, each with frequencies from 1 to 1/10000.
+    Half of the channels code the row, half the column, with frequencies that fall geometrically
+    from 1 towards 1/10000.
     Source: Vaswani et al., arXiv 1706.03762, section 3.5; the 2-D form as in MoCo v3, arXiv 2104.02057.
     """
 

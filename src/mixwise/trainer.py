@@ -10,21 +10,26 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from rich.console import Console
+from rich.markup import escape
+from torch import Tensor
 
 from mixwise.backbone import Backbone
-from mixwise.config import Recipe, Train
-from mixwise.data import Catalog, ImageDataset, discover, evaluation_transform, loader, training_transform
-from mixwise.device import choose_device, choose_precision
-from mixwise.errors import UsageError
+from mixwise.config import Train
+from mixwise.data import Catalog, ImageDataset, Items, discover, evaluation_transform, loader, training_transform
+from mixwise.device import Precision, choose_device, choose_precision
+from mixwise.errors import MixwiseError, UsageError
+from mixwise.evaluation import answer
 from mixwise.models import create_model
+from mixwise.prediction import Predictor
 from mixwise.report.run import write_report
-from mixwise.training.choose import plan
+from mixwise.tasks.classify import Scores, score
+from mixwise.training.choose import fingerprint, plan
 from mixwise.training.keep import Keeper
 from mixwise.training.loop import fit, quieten, validation_interval
 from mixwise.training.optim import scaled_lr
 from mixwise.training.progress import ProgressLine
 from mixwise.training.run import Run
-from mixwise.weights import Header, load_file, weights_hash
+from mixwise.weights import Header, save, weights_hash
 from mixwise.weights.native import versions
 
 
@@ -47,15 +52,15 @@ class TrainResult:
 def train(
     data: str | Path | None = None,
     *,
-    model: str = "auto",
+    model: str | None = None,
     out: str | Path | None = None,
     recipe: str | Path | None = None,
     changes: dict[str, Any] | None = None,
     epochs: int | None = None,
     batch_size: int | None = None,
     image: int | tuple[int, int] | None = None,
-    seed: int = 0,
-    device: str = "auto",
+    seed: int | None = None,
+    device: str | None = None,
     compile: bool = False,
     resume: str | Path | None = None,
     console: Console | None = None,
@@ -64,13 +69,14 @@ def train(
 
     Args:
         data: a folder (DATA/<class>/* or DATA/{train,val,test}/<class>/*) or the name of built-in data: "digits".
-        model: a preset of `list_models()`, or "auto": chosen from the number and size of the pictures.
+        model: a preset of `list_models()`, or "auto" (the default): chosen from the number and size of the pictures.
         out: the run folder; None: runs/<model>-<n>.
-        recipe: a TOML file with any settings of `mixwise.config.Train`.
-        changes: single settings by dotted path, e.g. {"recipe.optimizer.lr": 1e-3}; they win over the recipe file.
+        recipe: a TOML file with any settings of `mixwise.config.Train`, such as the config.toml of another run; which
+            pictures and classes it was made for is left aside. The arguments here win over it.
+        changes: single settings by dotted path, e.g. {"recipe.optimizer.lr": 1e-3}; they win over everything.
         epochs, batch_size, image: short for the settings of these names; image is a side or (height, width) in pixels.
-        seed: the same seed gives the same weights on the same machine.
-        device: auto, cpu, cuda or mps.
+        seed: the same seed gives the same weights on the same machine (0 by default).
+        device: auto (the default), cpu, cuda or mps.
         compile: train through torch.compile.
         resume: a run folder to go on with; on the CPU it ends with the very weights of an unbroken run.
         console: where to print; None: nowhere.
@@ -78,52 +84,53 @@ def train(
     Raises `UsageError` for wrong requests and `MixwiseError` where pictures cannot be read or training diverges.
     """
     console = console or Console(quiet=True)
-    if resume is not None:
-        if data is not None or changes or recipe is not None:
-            raise UsageError("--resume goes on with the settings of the run; give no data, --recipe or --set with it")
-        run = Run.existing(resume)
-        config = run.read_config()
-        catalog = discover(
-            config.data.source,
-            val_split=config.data.val_split,
-            seed=config.data.split_seed,
-            classes=config.classes,
-        )
-    else:
-        if data is None:
-            raise UsageError("which pictures? Give a folder, or the name of built-in data: digits")
-        settings = _settings(recipe, changes, epochs=epochs, batch_size=batch_size, image=image)
-        top = {"model": model, "seed": seed, "device": device, "compile": compile}
-        catalog, config = plan(data, {**settings, **_given(top, settings)}, console)
-        run = Run.create(out, config.model)
-        run.write_config(config)
-    return _run(run, catalog, config, console, resumed=resume is not None)
-
-
-def _given(top: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """Arguments win over the recipe file, but an argument left at its default does not."""
-    defaults = {"model": "auto", "seed": 0, "device": "auto", "compile": False}
-    return {k: v for k, v in top.items() if v != defaults[k] or k not in settings}
-
-
-def _settings(recipe: str | Path | None, changes: dict[str, Any] | None, **short: Any) -> dict[str, Any]:
-    """All explicit settings by dotted path: the recipe file, then the short arguments, then single changes."""
-    settings: dict[str, Any] = {}
-    if recipe is not None:
-        path = Path(recipe).expanduser()
-        if not path.is_file():
-            raise UsageError(f"no recipe file at {path}")
-        try:
-            settings |= _flat(tomllib.loads(path.read_text(encoding="utf-8")))
-        except tomllib.TOMLDecodeError as error:
-            raise UsageError(f"{path} is not valid TOML: {error}") from None
-    image = short["image"]
-    named = {
-        "recipe.epochs": short["epochs"],
-        "recipe.batch_size": short["batch_size"],
-        "preprocess.image": (image, image) if isinstance(image, int) else image,
+    short: dict[str, Any] = {
+        "model": model,
+        "seed": seed,
+        "device": device,
+        "compile": compile or None,
+        "recipe.epochs": epochs,
+        "recipe.batch_size": batch_size,
+        "preprocess.image": image,
     }
-    return settings | {k: v for k, v in named.items() if v is not None} | (changes or {})
+    short = {name: value for name, value in short.items() if value is not None}
+    if resume is not None:
+        if data is not None or out is not None or recipe is not None or changes or short:
+            raise UsageError("--resume goes on with the pictures and settings of the run: give nothing else with it")
+        return _resume(Run.existing(resume), console)
+    if data is None:
+        raise UsageError("which pictures? Give a folder, or the name of built-in data: digits")
+    catalog, config = plan(data, _read_recipe(recipe) | short | (changes or {}), console)
+    prepared = _prepare(catalog, config)
+    run = Run.create(out, config.model)
+    run.write_config(config)
+    return _run(run, prepared, console)
+
+
+def _resume(run: Run, console: Console) -> TrainResult:
+    config = run.read_config()
+    data = config.data
+    catalog = discover(data.source, val_split=data.val_split, seed=data.split_seed, classes=config.classes)
+    if fingerprint(catalog) != data.fingerprint:
+        raise MixwiseError(
+            f"the pictures of {data.source} are not those that {run.folder} was started with (names or labels differ), "
+            "so it cannot go on as if nothing had happened; start a new run"
+        )
+    return _run(run, _prepare(catalog, config), console, _usable_state(run, console))
+
+
+def _read_recipe(recipe: str | Path | None) -> dict[str, Any]:
+    """The settings of a recipe file by dotted path, without those that say which pictures it was made for."""
+    if recipe is None:
+        return {}
+    path = Path(recipe).expanduser()
+    if not path.is_file():
+        raise UsageError(f"no recipe file at {path}")
+    try:
+        settings = _flat(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not valid TOML: {error}") from None
+    return {k: v for k, v in settings.items() if k not in ("classes", "data.source", "data.fingerprint")}
 
 
 def _flat(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -161,56 +168,81 @@ def build(config: Train) -> Backbone:
     return create_model(config.model, **{**own, **config.changes})
 
 
-def _run(run: Run, catalog: Catalog, config: Train, console: Console, *, resumed: bool) -> TrainResult:
+@dataclass(frozen=True)
+class Prepared:
+    """Everything a training needs, built and checked before anything is written."""
+
+    catalog: Catalog
+    config: Train
+    model: Backbone
+    device: str
+    precision: Precision
+    train_set: ImageDataset
+    val_set: ImageDataset
+
+
+def _prepare(catalog: Catalog, config: Train) -> Prepared:
     quieten()
     device = choose_device(config.device)
     precision = choose_precision(config.precision, device)
-    recipe = config.recipe
-    model = build(config)
+    pre, seed = config.preprocess, config.seed
     train_items, val_items = catalog.splits["train"], catalog.splits["val"]
-    interval = validation_interval(recipe, len(train_items), len(val_items))
-    pre = config.preprocess
-    train_set = ImageDataset(train_items, pre, training_transform(pre, recipe.augment), seed=config.seed, train=True)
-    val_set = ImageDataset(val_items, pre, evaluation_transform(pre), seed=config.seed, train=False)
-    batches = {
-        "train": loader(train_set, recipe.batch_size, train=True, workers=config.data.workers, seed=config.seed),
-        "val": loader(val_set, max(64, recipe.batch_size), train=False, workers=config.data.workers, seed=config.seed),
-    }
-    _announce(console, model, recipe, device, precision, len(train_items))
+    augmented = training_transform(pre, config.recipe.augment)
+    train_set = ImageDataset(train_items, pre, augmented, seed=seed, train=True)
+    val_set = ImageDataset(val_items, pre, evaluation_transform(pre), seed=seed, train=False)
+    return Prepared(catalog, config, build(config), device, precision, train_set, val_set)
+
+
+def _run(run: Run, prepared: Prepared, console: Console, state: Path | None = None) -> TrainResult:
+    config, model, device = prepared.config, prepared.model, prepared.device
+    recipe, pre, workers = config.recipe, config.preprocess, config.data.workers
+    train_set, val_set = prepared.train_set, prepared.val_set
+    _announce(console, prepared)
 
     def header() -> Header:
         return Header(config=model.config, classes=config.classes, preprocess=pre, versions=versions())
 
     keeper = Keeper(run, header, config.state_every)
-    state = None
-    if resumed:
-        state = _usable_state(run, console)
-    fit(
-        model,
-        batches["train"],
-        batches["val"],
-        recipe,
-        classes=len(config.classes),
-        seed=config.seed,
-        device=device,
-        precision=precision,
-        compile=config.compile,
-        callbacks=[ProgressLine(console, recipe.epochs), keeper],
-        log_dir=run.folder,
-        resume=state,
-        interval=interval,
-    )
-    report = write_report(run, config, val_items)
-    best, _ = load_file(run.best)
+    try:
+        fit(
+            model,
+            loader(train_set, recipe.batch_size, train=True, workers=workers, seed=config.seed, device=device),
+            loader(val_set, max(64, recipe.batch_size), train=False, workers=workers, device=device),
+            recipe,
+            classes=len(config.classes),
+            seed=config.seed,
+            device=device,
+            precision=prepared.precision,
+            compile=config.compile,
+            callbacks=[ProgressLine(console, recipe.epochs), keeper],
+            log_dir=run.folder,
+            resume=state,
+            interval=validation_interval(recipe, len(train_set), len(val_set)),
+        )
+    except KeyboardInterrupt:
+        console.print(f"\nstopped; go on with: mixwise train --resume {run.folder}", highlight=False, markup=False)
+        raise
+    predictor, probabilities, scores = _measure(run, val_set.items, device)
+    report = write_report(run, config, val_set.items, predictor, probabilities, scores)
     result = TrainResult(
         run=run.folder,
-        accuracy=keeper.best["accuracy"],
+        accuracy=scores.top1,
         epoch=keeper.best["epoch"],
         weights=keeper.best["weights"],
-        weights_hash=weights_hash(best.state_dict()),
+        weights_hash=weights_hash(predictor.model.state_dict()),
     )
-    _conclude(console, result, catalog, report)
+    _conclude(console, result, prepared.catalog, report)
     return result
+
+
+def _measure(run: Run, items: Items, device: str) -> tuple[Predictor, Tensor, Scores]:
+    """Score the best weights as every later verb will, in fp32, and write that into their header."""
+    predictor = Predictor(run.best, device=device)
+    probabilities = answer(predictor, items)
+    scores = score(probabilities, torch.as_tensor(items.labels), predictor.classes)
+    metrics = {"val_accuracy": scores.top1, "val_loss": scores.loss}
+    save(run.best, predictor.model.state_dict(), predictor.header.model_copy(update={"metrics": metrics}))
+    return predictor, probabilities, scores
 
 
 def _usable_state(run: Run, console: Console) -> Path | None:
@@ -221,7 +253,9 @@ def _usable_state(run: Run, console: Console) -> Path | None:
         try:
             epoch = torch.load(state, map_location="cpu", weights_only=True)["epoch"] + 1
         except Exception as error:
-            console.print(f"{state} cannot be read ({type(error).__name__}); trying the one before", highlight=False)
+            console.print(
+                f"{state} cannot be read ({type(error).__name__}); trying the one before", highlight=False, markup=False
+            )
             continue
         console.print(f"going on after epoch {epoch} ({state.name})", highlight=False)
         return state
@@ -229,7 +263,9 @@ def _usable_state(run: Run, console: Console) -> Path | None:
     return None
 
 
-def _announce(console: Console, model: Backbone, recipe: Recipe, device: str, precision: Any, images: int) -> None:
+def _announce(console: Console, prepared: Prepared) -> None:
+    model, recipe, precision = prepared.model, prepared.config.recipe, prepared.precision
+    images, device = len(prepared.train_set), prepared.device
     count = sum(p.numel() for p in model.parameters() if p.requires_grad)
     batch = recipe.batch_size * recipe.accumulate
     lr = scaled_lr(recipe.optimizer, batch)
@@ -246,10 +282,10 @@ def _announce(console: Console, model: Backbone, recipe: Recipe, device: str, pr
 def _conclude(console: Console, result: TrainResult, catalog: Catalog, report: Path) -> None:
     console.print(
         f"\nbest validation accuracy [bold]{result.accuracy:.2%}[/], epoch {result.epoch} ({result.weights} weights)\n"
-        f"run      {result.run}\nreport   {report}",
+        f"run      {escape(str(result.run))}\nreport   {escape(str(report))}",
         highlight=False,
     )
-    data = f" {catalog.source}" if "test" in catalog.splits else ""
-    console.print(f"\nnext:  mixwise predict {result.run} YOUR_PICTURES", highlight=False)
-    if data:
-        console.print(f"       mixwise evaluate {result.run}{data}", highlight=False)
+    hints = [f"mixwise predict {result.run} YOUR_PICTURES"]
+    if "test" in catalog.splits:
+        hints.append(f"mixwise evaluate {result.run} {catalog.source}")
+    console.print("\nnext:  " + "\n       ".join(hints), highlight=False, markup=False)

@@ -1,10 +1,5 @@
-"""Models by name. House models for every mixer are in house.py; the papers' own presets get one file a paper here."""
+"""Models by name. House and compact models exist for every mixer; the papers' own presets get one file a paper here."""
 
-from mixwise.models.compact import register_compact_models
-from mixwise.models.house import register_house_models
-from mixwise.models.registry import PRESETS, create_model, describe, list_models, model_config, register_preset
+from mixwise.models.registry import create_model, describe, list_models, model_config, presets, register_preset
 
-__all__ = ["PRESETS", "create_model", "describe", "list_models", "model_config", "register_preset"]
-
-register_house_models()
-register_compact_models()
+__all__ = ["create_model", "describe", "list_models", "model_config", "presets", "register_preset"]

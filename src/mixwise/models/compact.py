@@ -14,12 +14,9 @@ on grids of a sixteenth and a thirty-second of the image, mix all tokens. The ch
 RepMLP stands inside residual stages as in its first paper (Ding et al., arXiv 2105.01883, section 4.2: stages c3, c4).
 """
 
-from functools import partial
 from typing import Any
 
-from mixwise.config import BackboneConfig, BranchConfig, Size, StageConfig
-from mixwise.mixers import MIXERS
-from mixwise.models.registry import register_preset
+from mixwise.config import BackboneConfig, BranchConfig, Size, StageConfig, pair
 
 SCALES = {
     "nano": ((1, 1, 1, 1), (16, 32, 64, 128), 0.0),
@@ -50,6 +47,7 @@ def compact(
         options: the mixer's own options.
     """
     depths, dims, rate = SCALES[size]
+    image = pair(image)
     side = min(image)
     stages = 4 if side > 40 else 3
     if patch is None:
@@ -75,10 +73,3 @@ def compact(
             "drop_path": rate if drop_path is None else drop_path,
         }
     )
-
-
-def register_compact_models() -> None:
-    """One preset per mixer and size."""
-    for mixer in MIXERS:
-        for size in SCALES:
-            register_preset(f"{mixer}_compact_{size}", partial(compact, mixer, size))

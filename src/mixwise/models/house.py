@@ -14,12 +14,10 @@ ImageNet models do not (docs/results.md has the measurements). Positions are fix
 that are blind to order are not handicapped and no weight depends on the image size unless the mixer's own do.
 """
 
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from mixwise.config import BackboneConfig, BranchConfig, Size, StageConfig
-from mixwise.mixers import MIXERS
-from mixwise.models.registry import register_preset
+from mixwise.config import BackboneConfig, BranchConfig, Size, StageConfig, pair
+from mixwise.errors import unknown
 
 
 class Scale(NamedTuple):
@@ -71,12 +69,14 @@ def house(
     Args:
         mixer: name of the token mixer.
         size: nano, tiny, small or base.
-        image: (height, width).
+        image: (height, width), or one side.
         patch: total stride of the stem; None: `default_patch(image)`.
         layout: pyramid (three stages, each on a grid half as fine) or isotropic (one stage).
         options: the mixer's own options.
     """
-    scale = SCALES[size]
+    scale, image = SCALES[size], pair(image)
+    if layout not in ("pyramid", "isotropic"):
+        raise unknown("layout", layout, ("pyramid", "isotropic"))
     branches = (
         BranchConfig(mixer=mixer, options=options or {}),
         BranchConfig(mixer="mlp", options={"ratio": mlp_ratio}),
@@ -102,10 +102,3 @@ def house(
             "drop_path": scale.drop_path if drop_path is None else drop_path,
         }
     )
-
-
-def register_house_models() -> None:
-    """One preset per mixer and size."""
-    for mixer in MIXERS:
-        for size in SCALES:
-            register_preset(f"{mixer}_{size}", partial(house, mixer, size))

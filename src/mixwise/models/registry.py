@@ -2,35 +2,49 @@
 
 import fnmatch
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
 from mixwise.backbone import Backbone
 from mixwise.config import BackboneConfig
-from mixwise.errors import unknown
+from mixwise.errors import UsageError, unknown
 from mixwise.mixers import MIXERS, keyword_options
+from mixwise.models import compact, house
 
 Preset = Callable[..., BackboneConfig]
 
 PRESETS: dict[str, Preset] = {}
-"""Every preset by name."""
+"""Presets that are not made for every mixer: the papers' own."""
 
 
 def register_preset(name: str, preset: Preset) -> None:
     """Make `preset` known as `name`; its keyword-only arguments are the changes that `create_model` accepts."""
+    if name in PRESETS:
+        raise UsageError(f"a preset named {name!r} exists already")
     PRESETS[name] = preset
+
+
+def presets() -> dict[str, Preset]:
+    """Every preset by name: the house and compact models of every mixer registered by now, and `PRESETS`."""
+    found: dict[str, Preset] = {}
+    for mixer in MIXERS:
+        found |= {f"{mixer}_{size}": partial(house.house, mixer, size) for size in house.SCALES}
+        found |= {f"{mixer}_compact_{size}": partial(compact.compact, mixer, size) for size in compact.SCALES}
+    return found | PRESETS
 
 
 def model_config(name: str, **changes: Any) -> BackboneConfig:
     """The config of a preset, with changes such as image=(64, 96), channels=1, classes=10."""
-    if name not in PRESETS:
-        raise unknown("model", name, PRESETS)
-    allowed = keyword_options(PRESETS[name])
+    known = presets()
+    if name not in known:
+        raise unknown("model", name, known)
+    allowed = keyword_options(known[name])
     for change in changes:
         if change not in allowed:
             raise unknown("change", change, allowed, f"model {name!r}")
-    return PRESETS[name](**changes)
+    return known[name](**changes)
 
 
 def create_model(name: str, **changes: Any) -> Backbone:
@@ -62,4 +76,4 @@ def list_models(pattern: str = "*") -> list[str]:
     >>> list_models("linear_*o")
     ['linear_compact_nano', 'linear_nano']
     """
-    return sorted(fnmatch.filter(PRESETS, pattern))
+    return sorted(fnmatch.filter(presets(), pattern))

@@ -1,8 +1,10 @@
 """Plots as SVG text for pages."""
 
 import io
+import warnings
 from collections.abc import Sequence
 
+import matplotlib
 import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
@@ -13,7 +15,9 @@ INK, ACCENT, SECOND, PALE = "#1c2733", "#1769aa", "#c4551d", "#9aa7b4"
 def svg(figure: Figure) -> Markup:
     """A figure as an SVG element."""
     stream = io.StringIO()
-    figure.savefig(stream, format="svg", bbox_inches="tight", transparent=True)
+    with warnings.catch_warnings(), matplotlib.rc_context({"svg.fonttype": "none", "font.family": "sans-serif"}):
+        warnings.filterwarnings("ignore", message="Glyph")  # the browser has fonts for every script
+        figure.savefig(stream, format="svg", bbox_inches="tight", transparent=True)
     text = stream.getvalue()
     return Markup(text[text.index("<svg") :])
 
@@ -55,8 +59,10 @@ def confusion_matrix(counts: np.ndarray, names: Sequence[str], limit: int = 30) 
     axes = figure.subplots()
     axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
     labels = [names[int(i)] for i in picked]
-    axes.set_xticks(range(len(picked)), labels, rotation=60, ha="right", rotation_mode="anchor", fontsize=8)
-    axes.set_yticks(range(len(picked)), labels, fontsize=8)
+    axes.set_xticks(
+        range(len(picked)), labels, rotation=60, ha="right", rotation_mode="anchor", parse_math=False, fontsize=8
+    )
+    axes.set_yticks(range(len(picked)), labels, parse_math=False, fontsize=8)
     axes.set_xlabel("answer", color=INK)
     axes.set_ylabel("truth", color=INK)
     for (row, column), count in np.ndenumerate(shown):

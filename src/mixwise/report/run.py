@@ -11,22 +11,20 @@ from PIL import Image
 
 from mixwise.config import Preprocess, Train
 from mixwise.data import Items, decode
-from mixwise.evaluation import answer
 from mixwise.files import write_text
 from mixwise.prediction import Predictor
 from mixwise.report.plots import confusion_matrix, curves
-from mixwise.tasks.classify import score
+from mixwise.tasks.classify import Scores
 from mixwise.training.run import Run
 
 MISTAKES = 24
 
 
-def write_report(run: Run, config: Train, items: Items) -> Path:
-    """Write report.html for the best weights of a run on its validation items."""
-    predictor = Predictor(run.best, device="cpu")
-    probabilities = answer(predictor, items, workers=0)
+def write_report(
+    run: Run, config: Train, items: Items, predictor: Predictor, probabilities: torch.Tensor, scores: Scores
+) -> Path:
+    """Write report.html for the best weights of a run, from their answers (n, classes) on its validation items."""
     target = torch.as_tensor(items.labels)
-    scores = score(probabilities.clamp(min=1e-12).log(), target, predictor.classes)
     page = _template().render(
         config=config,
         header=predictor.header,

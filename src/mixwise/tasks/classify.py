@@ -44,11 +44,10 @@ class Scores:
     """(classes, classes): row = truth, column = answer."""
 
 
-def score(logits: Tensor, target: Tensor, names: tuple[str, ...], *, topk: int = 5) -> Scores:
-    """All scores of logits (n, classes) against true indices (n,). A class that does not occur has support 0."""
+def score(probabilities: Tensor, target: Tensor, names: tuple[str, ...], *, topk: int = 5) -> Scores:
+    """All scores of probabilities (n, classes) against true indices (n,). An absent class has support 0."""
     count = len(names)
     k = min(topk, count)
-    probabilities = logits.float().softmax(dim=1)
     answer = probabilities.argmax(dim=1)
     if count > 1:
         confusion = metrics.multiclass_confusion_matrix(answer, target, num_classes=count)
@@ -62,7 +61,7 @@ def score(logits: Tensor, target: Tensor, names: tuple[str, ...], *, topk: int =
     f1 = 2 * precision * recall / (precision + recall).clamp(min=1e-12)
     return Scores(
         images=len(target),
-        loss=float(loss(logits, target)),
+        loss=float(F.nll_loss(probabilities.clamp(min=1e-12).log(), target)),
         top1=float((answer == target).float().mean()),
         topk=float((probabilities.topk(k, dim=1).indices == target[:, None]).any(dim=1).float().mean()),
         k=k,

@@ -1,18 +1,20 @@
 """What to train, and how, from what is in the folder; every choice comes with its reason."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from mixwise.config import Augment, Data, Optimizer, Preprocess, Recipe, Size, Train
+from mixwise.config import Augment, Data, Optimizer, Preprocess, Recipe, Size, Train, pair
 from mixwise.data import BUILTIN, Catalog, Statistics, discover, measure
 from mixwise.errors import UsageError, unknown
-from mixwise.models import PRESETS
+from mixwise.models import presets
 
 
 def plan(source: str | Path, settings: dict[str, Any], console: Console) -> tuple[Catalog, Train]:
     """The pictures and the complete settings of a run: chosen where `settings` (by dotted path) leaves them open."""
+    _refuse(settings)
     given = {k.removeprefix("data."): v for k, v in settings.items() if k.startswith("data.")}
     where = str(source) if str(source) in BUILTIN else str(Path(source).expanduser().absolute())
     data = Data.parse({"source": where} | given)
@@ -31,13 +33,35 @@ def plan(source: str | Path, settings: dict[str, Any], console: Console) -> tupl
     if wanted == "auto":
         model, why = choose_model(counts["train"], pre.image)
         console.print(f"choice   {model}: {why}", highlight=False)
-    elif wanted in PRESETS:
+    elif wanted in presets():
         model = wanted
     else:
-        raise unknown("model", wanted, [*PRESETS, "auto"])
+        raise unknown("model", wanted, [*presets(), "auto"])
     recipe = choose_recipe(counts["train"], pre.image)
+    data = data.model_copy(update={"fingerprint": fingerprint(catalog)})
     base = Train(model=model, classes=catalog.classes, data=data, preprocess=pre, recipe=recipe)
     return catalog, base.changed({k: v for k, v in settings.items() if k != "model"})
+
+
+def _refuse(settings: dict[str, Any]) -> None:
+    """Settings that would contradict the pictures, or each other."""
+    own = {"image": "preprocess.image", "channels": "preprocess.channels", "classes": "the folders of the pictures"}
+    for name, place in own.items():
+        if f"changes.{name}" in settings or name in settings.get("changes", {}):
+            raise UsageError(f"the model's {name} follows {place}; do not set changes.{name}")
+    for name, place in {"classes": own["classes"], "data.source": "the DATA argument"}.items():
+        if name in settings:
+            raise UsageError(f"{name} follows {place}; do not set it")
+
+
+def fingerprint(catalog: Catalog) -> str:
+    """A hash of the splits' picture names and labels: the same pictures in the same places give the same hash."""
+    digest = hashlib.sha256()
+    for split in sorted(catalog.splits):
+        items = catalog.splits[split]
+        for name, label in zip(items.names, items.labels.tolist(), strict=True):
+            digest.update(f"{split}/{label}/{name}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()[:16]
 
 
 def choose_image(height: float, width: float) -> Size:
@@ -97,6 +121,8 @@ def choose_recipe(images: int, image: Size) -> Recipe:
 def _preprocess(found: Statistics, settings: dict[str, Any]) -> Preprocess:
     given = {k.removeprefix("preprocess."): v for k, v in settings.items() if k.startswith("preprocess.")}
     channels = given.get("channels", 1 if found.grey == 1 else 3)
-    image = given.get("image") or choose_image(found.height, found.width)
+    if channels not in (1, 3, 4):
+        raise UsageError(f"preprocess.channels must be 1 (grey), 3 (RGB) or 4 (RGBA), got {channels!r}")
+    image = pair(given["image"]) if "image" in given else choose_image(found.height, found.width)
     mean, std = found.normalisation(channels)
     return Preprocess.parse({"image": image, "channels": channels, "mean": mean, "std": std} | given)

@@ -65,9 +65,6 @@ class Keeper(pl.Callback):
         if trainer.logger is not None:
             numbers = {k: float(v) for k, v in row.items() if v != "" and k != "epoch"}
             trainer.logger.log_metrics(numbers, step=epoch)
-        if not trainer.is_global_zero:
-            self._state(trainer)
-            return
         self._keep_best(module, epoch)
         self._state(trainer, module)
 
@@ -81,17 +78,14 @@ class Keeper(pl.Callback):
         header = self.header().model_copy(update={"weights": name, "epoch": epoch, "metrics": metrics})
         save(path, module.candidates()[name].state_dict(), header)
 
-    def _state(self, trainer: pl.Trainer, module: Trainable | None = None) -> None:
+    def _state(self, trainer: pl.Trainer, module: Trainable) -> None:
         last = trainer.current_epoch + 1 == trainer.max_epochs or trainer.should_stop
-        due = trainer.strategy.broadcast(last or time.monotonic() - self.saved >= self.interval)
-        if not due:
+        if not last and time.monotonic() - self.saved < self.interval:
             return
-        if module is not None:
-            self.run.write_metrics(self.rows)
-            name = "ema" if module.ema is not None else "raw"
-            metrics = {}
-            if name in module.validated:
-                metrics = {"val_loss": module.validated[name][0], "val_accuracy": module.validated[name][1]}
-            self._write(module, name, self.run.last, trainer.current_epoch + 1, metrics)
+        self.run.write_metrics(self.rows)
+        name = "ema" if module.ema is not None else "raw"
+        loss, accuracy = module.validated.get(name, (None, None))
+        metrics = {} if loss is None or accuracy is None else {"val_accuracy": accuracy, "val_loss": loss}
+        self._write(module, name, self.run.last, trainer.current_epoch + 1, metrics)
         self.run.write_state(trainer.save_checkpoint)
         self.saved = time.monotonic()

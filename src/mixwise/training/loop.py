@@ -50,7 +50,9 @@ def fit(
     module = Trainable(model, recipe, classes, steps=steps, seed=seed, compile=compile)
     extra: list[pl.Callback] = list(callbacks or [])
     if recipe.patience:
-        extra.append(EarlyStopping("val_accuracy", mode="max", patience=math.ceil(recipe.patience / interval)))
+        # At validation end, so that it has decided before `Keeper` writes the state of the epoch.
+        patience = math.ceil(recipe.patience / interval)
+        extra.append(EarlyStopping("val_accuracy", mode="max", patience=patience, check_on_train_epoch_end=False))
     trainer = pl.Trainer(
         accelerator={"cuda": "gpu"}.get(device, device),
         precision=precision.lightning,  # type: ignore[arg-type]
@@ -67,7 +69,10 @@ def fit(
         enable_model_summary=False,
         enable_progress_bar=any(isinstance(c, pl.callbacks.ProgressBar) for c in extra),
     )
-    trainer.fit(module, train_loader, val_loader, ckpt_path=resume, weights_only=True)
+    try:
+        trainer.fit(module, train_loader, val_loader, ckpt_path=resume, weights_only=True)
+    except SystemExit:  # what Lightning makes of Ctrl-C
+        raise KeyboardInterrupt from None
     return module
 
 

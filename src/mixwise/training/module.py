@@ -46,7 +46,8 @@ class Trainable(pl.LightningModule):
         self.seed = seed
         self.ema = ModelEmaV3(model, decay=recipe.ema, use_warmup=True) if recipe.ema else None
         self.mix = BatchMix(recipe.augment, classes)
-        self.run_model = torch.compile(model) if compile else model
+        # In a tuple, so that the weights are not registered, and saved, a second time.
+        self.forward_pass = (torch.compile(model) if compile else model,)
         self.sums: dict[str, Tensor] = {}
         self.validated: dict[str, tuple[float, float]] = {}
         """(mean loss, accuracy) of each candidate at the last validation of this epoch; empty where there was none."""
@@ -70,7 +71,7 @@ class Trainable(pl.LightningModule):
     def training_step(self, batch: tuple[Tensor, Tensor, Tensor], batch_index: int) -> Tensor:
         images, target, _ = batch
         mixed, soft = self.mix(images, target)
-        logits = self.run_model(mixed)
+        logits = self.forward_pass[0](mixed)
         loss = classify.loss(logits, soft, smoothing=self.recipe.label_smoothing)
         truth = soft.argmax(dim=1) if soft.dim() == 2 else soft
         self.add("train", loss.detach(), logits.detach(), truth)

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections.abc import Callable
 from pathlib import Path
 
 from mixwise.config import Train
@@ -75,6 +76,6 @@ class Run:
         with open(self.metrics_file, encoding="utf-8", newline="") as file:
             return list(csv.DictReader(file))
 
-    def write_state(self, write) -> None:
+    def write_state(self, write: Callable[[Path], object]) -> None:
         """Keep the resumable state of before as well: a damaged file never loses the run."""
         rotate(self.state, self.previous_state, write)

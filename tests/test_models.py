@@ -1,0 +1,55 @@
+"""Models by name."""
+
+import subprocess
+import sys
+
+import pytest
+
+from mixwise import UsageError, create_model, list_models
+from mixwise.models import describe, model_config
+
+
+def test_every_mixer_has_house_and_compact_models():
+    for mixer in ("pool", "token_mlp", "repmlp"):
+        assert {f"{mixer}_{s}" for s in ("nano", "tiny", "small", "base")} <= set(list_models())
+        assert {f"{mixer}_compact_{s}" for s in ("nano", "tiny", "small")} <= set(list_models())
+
+
+def test_sizes_grow():
+    for family in ("linear_{}", "linear_compact_{}"):
+        counts = [describe(family.format(s))[0] for s in ("nano", "tiny", "small")]
+        assert counts == sorted(counts)
+        assert counts[0] < counts[-1] / 3
+
+
+def test_one_number_for_both_sides():
+    assert model_config("pool_nano", image=64).image == (64, 64)
+    assert model_config("pool_compact_nano", image=64, patch=2).patch == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layout": "pyrmid"}, "did you mean 'pyramid'"),
+        ({"mlp_ratio": -3.0}, "ratio must be positive"),
+        ({"options": {"size": "3"}}, "cannot take the options"),
+        ({"imag": 3}, "did you mean 'image'"),
+        ({"patch": (0, 0)}, "greater than 0"),
+    ],
+)
+def test_wrong_changes_are_refused(changes, message):
+    with pytest.raises(UsageError, match=message):
+        create_model("pool_nano", **changes)
+
+
+def test_a_mixer_registered_late_has_models():
+    """As in a notebook: after the models were already listed."""
+    code = (
+        "import mixwise; mixwise.list_models()\n"
+        "@mixwise.register('mine')\n"
+        "class Mine(mixwise.Mixer):\n"
+        "    def forward(self, x, grid): return x.flip(1)\n"
+        "assert len(mixwise.list_models('mine*')) == 7\n"
+        "mixwise.create_model('mine_nano', image=16)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
