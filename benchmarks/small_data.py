@@ -1,17 +1,21 @@
-"""Small data, from scratch, at equal wall time: what `mixwise train` would choose, against torchvision's ResNet-18.
+"""Small data, from scratch, at equal wall time: what `mixwise train` chooses, against torchvision's ResNet-18.
 
-    python benchmarks/small_data.py FOLDER --minutes 15 --seeds 3
+    python benchmarks/small_data.py FOLDER --seeds 3
 
-Both get the same pictures, image size, augmentation, batch size, optimiser, schedule shape, precision, loop and
-wall-clock time: the number of epochs of each comes from its own speed, measured first, and the cosine ends with the
-time. The best learning rate of each is chosen beforehand (`--lr`). Prints one line a run and a table at the end.
+The first model (`auto`) trains by the recipe that `mixwise train FOLDER` would choose, all of its epochs. The others get
+the same pictures, image size, augmentation, batch size, optimiser, averaged weights, precision, loop and wall-clock time:
+their number of epochs comes from their own speed, measured first, and their cosine ends with the time. `--minutes` gives
+all of them so many minutes instead. Learning rates are those of the recipe unless `--lr MODEL=…` says otherwise.
+
+One line a run, then a table of the best and of the last validation accuracy (averaged or raw weights, the better).
 """
 
 import argparse
 import json
-import os
+import platform
 import statistics
 import time
+from pathlib import Path
 
 import pytorch_lightning as pl
 import torch
@@ -62,7 +66,7 @@ def make(name: str, config: Train) -> nn.Module:
     return model.to(memory_format=torch.channels_last)
 
 
-def run(name: str, config: Train, catalog, loaders, epochs: int, interval: int, verbose: bool) -> Watch:
+def run(name: str, config: Train, loaders: tuple, epochs: int, interval: int, verbose: bool) -> Watch:
     """Train once for so many epochs."""
     watch = Watch(verbose)
     device = choose_device(config.device)
@@ -84,7 +88,7 @@ def main() -> None:
     """Parse, run, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data")
-    parser.add_argument("--minutes", type=float, default=15.0)
+    parser.add_argument("--minutes", type=float, help="for every model, instead of the recipe's epochs")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--models", nargs="+", default=["auto", "resnet18"])
@@ -96,8 +100,9 @@ def main() -> None:
     arguments = parser.parse_args()
     rates = dict(pair.split("=") for pair in arguments.lr)
     fixed = dict(pair.split("=") for pair in arguments.epochs)
-    results: dict[str, list[float]] = {}
+    results: dict[str, list[tuple[float, float]]] = {}
     for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
+        minutes = arguments.minutes
         for name in arguments.models:
             settings = {"seed": seed} | parse_changes(arguments.set)
             settings["model"] = "auto" if name == "resnet18" else name
@@ -115,9 +120,11 @@ def main() -> None:
             shown = config.model if name == "auto" else name
             if name in fixed:
                 epochs = int(fixed[name])
+            elif minutes is None and not arguments.speed_only:
+                epochs = recipe.epochs
             else:
-                marks = run(name, config, catalog, loaders, 3, 3, verbose=False).marks
-                epochs = max(1, int(arguments.minutes * 60 / (1.03 * (marks[2] - marks[1]))))
+                marks = run(name, config, loaders, 3, 3, verbose=False).marks
+                epochs = max(1, round((minutes or 15) * 60 / (marks[2] - marks[1])))
                 epochs -= epochs % 20 if epochs > 40 else epochs % 4 if epochs > 8 else 0
                 print(f"{shown}: {marks[2] - marks[1]:.2f} s an epoch, {epochs} epochs", flush=True)
             if arguments.speed_only:
@@ -125,9 +132,10 @@ def main() -> None:
             interval = validation_interval(
                 recipe.model_copy(update={"epochs": epochs}), len(train_items), len(val_items)
             )
-            watch = run(name, config, catalog, loaders, epochs, interval, arguments.verbose)
+            watch = run(name, config, loaders, epochs, interval, arguments.verbose)
+            minutes = minutes or (watch.marks[-1] - watch.marks[0]) / 60
             best, last = max(watch.accuracy), watch.accuracy[-1]
-            results.setdefault(shown, []).append(best)
+            results.setdefault(shown, []).append((best, last))
             print(
                 json.dumps(
                     {
@@ -143,12 +151,23 @@ def main() -> None:
                 flush=True,
             )
     print(
-        f"\n{arguments.data}, {arguments.minutes:g} minutes, image {pre.image}, {os.uname().machine}, "
-        f"{torch.get_num_threads()} threads, torch {torch.__version__}"
+        f"\n{arguments.data}, image {pre.image}, {processor()}, {torch.get_num_threads()} threads, torch {torch.__version__}"
     )
     for name, values in results.items():
-        spread = statistics.stdev(values) if len(values) > 1 else float("nan")
-        print(f"  {name:24s} {statistics.mean(values):.2%} ± {spread:.2%}  (n={len(values)}, best validation accuracy)")
+        cells = []
+        for what, column in zip(("best", "last"), zip(*values, strict=True), strict=True):
+            spread = f" ± {statistics.stdev(column):.2%}" if len(column) > 1 else ""
+            cells.append(f"{what} {statistics.mean(column):.2%}{spread}")
+        print(f"  {name:24s} {', '.join(cells)} (n={len(values)})")
+
+
+def processor() -> str:
+    """The processor's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 if __name__ == "__main__":
