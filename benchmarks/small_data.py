@@ -3,9 +3,10 @@
     python benchmarks/small_data.py FOLDER --seeds 3
 
 The first model (`auto`) trains by the recipe that `mixwise train FOLDER` would choose, all of its epochs. The others
-get the same pictures, image size, augmentation, batch size, optimiser, averaged weights, precision, loop and wall-clock
-time: their number of epochs comes from their own speed, measured first, and their cosine ends with the time.
-`--minutes` gives all of them so many minutes instead. Learning rates are those of the recipe unless `--lr MODEL=…` says otherwise.
+get the same pictures, image size, augmentation, batch size, optimiser, averaged weights, precision, loop and wall-
+clock time: their number of epochs comes from their own speed, measured first, and their cosine ends with the time.
+`--minutes` gives all of them so many minutes instead. Learning rates are those of the recipe unless `--lr MODEL=…`
+says otherwise.
 
 One line a run, then a table of the best and of the last validation accuracy (averaged or raw weights, the better).
 """
