@@ -230,8 +230,8 @@ class LocalMLP(nn.Module):
 
         y = conv(relu(norm(conv(relu(x)))))        hidden width `ratio` · c
 
-    Behind the branch's batch norm this is the pre-activation residual block of He et al., arXiv 1603.05027. It learns
-    from few pictures where a pointwise MLP does not (docs/results.md). The last convolution starts small.
+    Behind the branch's batch norm this is the pre-activation residual block of He et al., arXiv 1603.05027. The compact
+    models are made of it. The last convolution starts small.
 
     Shapes: tokens (b, h·w, c) on a 2-D grid → the same. `kernel` is the size of both convolutions, odd.
     """
