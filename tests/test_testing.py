@@ -187,6 +187,11 @@ BROKEN = {
     "does not claim equivariant": broken(equivariant=False),
     "claims shift_blind but": broken(shift_blind=True),
     "does not claim shift_blind": broken(forward=lambda self, x, grid: x - self.weight * x.mean(1, keepdim=True)),
+    "claims scale_blind but": broken(scale_blind=True),
+    "does not claim scale_blind": broken(
+        shift_blind=True,
+        forward=lambda self, x, grid: self.weight * (x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True),
+    ),
     "claims fixed_grid but": type("Broken", (Sound,), {"__doc__": Sound.__doc__, "fixed_grid": True}),
     "does not refuse a 1-D grid": broken(spatial=True),
     "depends on the grid": broken(forward=lambda self, x, grid: Sound.forward(self, x, grid) * grid[0]),

@@ -254,6 +254,7 @@ def _block(stage: StageConfig, config: BackboneConfig, grid: Grid, prefix: int, 
         bias = branch.norm_bias
         if bias is None:
             bias = not (isinstance(mixer, Mixer) and mixer.shift_blind)
-        pre = norm(branch.norm or config.norm, stage.dim, bias=bias)
+        scale = not (isinstance(mixer, Mixer) and mixer.scale_blind)
+        pre = norm(branch.norm or config.norm, stage.dim, scale=scale, bias=bias)
         branches.append(Branch(pre, mixer, dim=stage.dim, layer_scale=config.layer_scale, drop_path=rate))
     return Block(branches)

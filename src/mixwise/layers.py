@@ -95,25 +95,26 @@ class GroupNorm1(nn.Module):
     It is not LayerNorm, which normalises each token by itself. Source: arXiv 2111.11418, "modified layer norm".
     """
 
-    def __init__(self, dim: int, *, bias: bool = True, eps: float = 1e-5) -> None:
+    def __init__(self, dim: int, *, scale: bool = True, bias: bool = True, eps: float = 1e-5) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
+        self.weight = nn.Parameter(torch.ones(dim)) if scale else None
         self.bias = nn.Parameter(torch.zeros(dim)) if bias else None
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.layer_norm(x, x.shape[1:], eps=self.eps) * self.weight
+        x = F.layer_norm(x, x.shape[1:], eps=self.eps)
+        x = x if self.weight is None else x * self.weight
         return x if self.bias is None else x + self.bias
 
 
 class TokenBatchNorm(nn.BatchNorm1d):
     """Batch norm per channel over batch and tokens, for tokens (b, n, c).
 
-    Runs as a channels-last map, which is the layout the kernels are fast in. `bias=False` leaves out the shift.
+    Runs as a channels-last map, which is the layout the kernels are fast in.
     """
 
-    def __init__(self, dim: int, *, bias: bool = True, eps: float = 1e-5) -> None:
-        super().__init__(dim, eps=eps)
+    def __init__(self, dim: int, *, scale: bool = True, bias: bool = True, eps: float = 1e-5) -> None:
+        super().__init__(dim, eps=eps, affine=scale)
         if not bias:
             self.register_parameter("bias", None)
 
@@ -139,24 +140,29 @@ class Affine(nn.Module):
         return x * self.weight if self.bias is None else torch.addcmul(self.bias, x, self.weight)
 
 
-def _layer_norm(dim: int, bias: bool) -> nn.Module:
-    return nn.LayerNorm(dim, eps=1e-6, bias=bias)
+def _layer_norm(dim: int, scale: bool, bias: bool) -> nn.Module:
+    return nn.LayerNorm(dim, eps=1e-6, elementwise_affine=scale, bias=bias)
 
 
-NORMS: dict[str, Callable[[int, bool], nn.Module]] = {
-    "affine": lambda dim, bias: Affine(dim, bias=bias),
-    "batch": lambda dim, bias: TokenBatchNorm(dim, bias=bias),
-    "group1": lambda dim, bias: GroupNorm1(dim, bias=bias),
+NORMS: dict[str, Callable[[int, bool, bool], nn.Module]] = {
+    "affine": lambda dim, scale, bias: Affine(dim, bias=bias) if scale else nn.Identity(),
+    "batch": lambda dim, scale, bias: TokenBatchNorm(dim, scale=scale, bias=bias),
+    "group1": lambda dim, scale, bias: GroupNorm1(dim, scale=scale, bias=bias),
     "layer": _layer_norm,
-    "none": lambda dim, bias: nn.Identity(),
+    "none": lambda dim, scale, bias: nn.Identity(),
 }
 
 
-def norm(name: str, dim: int, *, bias: bool = True) -> nn.Module:
-    """A norm on tokens (b, n, c) by name: layer, group1, batch, affine, none."""
+def norm(name: str, dim: int, *, scale: bool = True, bias: bool = True) -> nn.Module:
+    """A norm on tokens (b, n, c) by name: layer, group1, batch, affine, none.
+
+    Args:
+        scale: False leaves out the learned scale, and with it the shift.
+        bias: False leaves out the learned shift.
+    """
     if name not in NORMS:
         raise unknown("norm", name, NORMS)
-    return NORMS[name](dim, bias)
+    return NORMS[name](dim, scale, scale and bias)
 
 
 # --- residual branches ------------------------------------------------------------------------------------------------

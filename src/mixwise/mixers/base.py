@@ -31,6 +31,8 @@ class Mixer(nn.Module):
     """Needs a 2-D grid and no prefix tokens."""
     shift_blind: bool = False
     """Adding one vector to every token adds one vector to every output token: the norm in front needs no shift."""
+    scale_blind: bool = False
+    """A positive factor on each channel changes nothing, up to an eps: the norm in front needs no scale."""
 
     def __init__(self, dim: int, tokens: int | None = None, grid: Grid | None = None) -> None:
         super().__init__()

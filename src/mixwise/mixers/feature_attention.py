@@ -31,6 +31,7 @@ class FeatureAttention(Mixer):
 
     fixed_grid = True
     shift_blind = True
+    scale_blind = True
 
     def __init__(
         self, dim: int, tokens: int | None = None, grid: Grid | None = None, *, qkv_bias: bool = False

@@ -49,6 +49,7 @@ class FeedForward(Mixer):
 
     fixed_grid = True
     shift_blind = True
+    scale_blind = True
 
     def __init__(
         self,

@@ -119,6 +119,15 @@ def check_shift(case: Case) -> None:
     case.hold(module.shift_blind or not blind, "does not claim shift_blind, so norms in front keep a dead shift")
 
 
+def check_scale(case: Case) -> None:
+    """scale_blind: multiplying each channel by a positive number changes nothing, or it does."""
+    module, x = case.module(), case.input()
+    factors = 0.5 + case.input(1, 1, seed=2).abs()
+    blind = gap(module(x * factors, case.grid), module(x, case.grid)) < 1e-4
+    case.hold(blind or not module.scale_blind, "claims scale_blind but notices a factor on each channel")
+    case.hold(module.scale_blind or not blind, "does not claim scale_blind, so norms in front keep a dead scale")
+
+
 def check_batch(case: Case) -> None:
     """In evaluation an image's answer does not depend on its neighbours in the batch."""
     module, x = case.module(), case.input(3)
@@ -214,7 +223,7 @@ def check_reparameterize(case: Case) -> None:
     case.hold(same, "is changed by its own reparameterize()")
     case.hold(gap(folded.eval()(x, case.grid), y) < 1e-9, "is another function after reparameterize()")
     case.hold(folded.reparameterize() is folded, "cannot be reparameterized twice")
-    traits = ("fixed_grid", "equivariant", "spatial", "shift_blind")
+    traits = ("fixed_grid", "equivariant", "spatial", "shift_blind", "scale_blind")
     case.hold(all(getattr(folded, t) == getattr(module, t) for t in traits), "has other traits after reparameterize()")
 
 
@@ -241,6 +250,7 @@ PROMISES: tuple[Callable[[Case], None], ...] = (
     check_grid,
     check_order,
     check_shift,
+    check_scale,
     check_batch,
     check_gradients,
     check_state,
