@@ -53,6 +53,7 @@ def test_norms_and_stems_run_and_differ(norm, stem):
         {"positions": "sincos"},
         {"class_token": True},
         {"layer_scale": 0.3},
+        {"final_act": "relu"},
         {"patch": (8, 8)},
         {"stem": "conv"},
         {"classes": 4},

@@ -1,4 +1,4 @@
-"""The skeleton of every model: stem → stages of blocks → norm → pool → head, readable in one sitting.
+"""The skeleton of every model: stem → stages of blocks → norm (→ activation) → pool → head, readable in one sitting.
 
 A block is a short list of residual branches, each mixing either tokens or channels:
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from mixwise.config import BackboneConfig, BranchConfig, Size, StageConfig
 from mixwise.errors import UsageError, unknown
-from mixwise.layers import CHANNEL_MIXERS, ChannelMixer, DropPath, Grid, image_view, norm, token_view
+from mixwise.layers import CHANNEL_MIXERS, ChannelMixer, DropPath, Grid, activation, image_view, norm, token_view
 from mixwise.mixers import MIXERS, Mixer, keyword_options
 from mixwise.stems import STEMS, ConvNormAct, PatchStem, SinCosPositions
 
@@ -123,6 +123,7 @@ class Backbone(nn.Module):
             dim = stage.dim
         self.stages = nn.ModuleList(stages)
         self.norm = norm(config.norm, last.dim)
+        self.act = activation(config.final_act)
         self.head = nn.Linear(last.dim, config.classes) if config.classes else nn.Identity()
         self._init()
         if config.form == "reparameterized":
@@ -208,7 +209,7 @@ class Backbone(nn.Module):
         return maps
 
     def forward(self, images: Tensor) -> Tensor:
-        tokens = self.features(images).tokens
+        tokens = self.act(self.features(images).tokens)
         pooled = tokens[:, 0] if self.config.pool == "token" else tokens[:, self.prefix :].mean(dim=1)
         return self.head(pooled)
 

@@ -5,16 +5,8 @@ import tomllib
 from typing import Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PositiveInt,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import model_validator as check
 
 from mixwise.errors import UsageError, unknown
 
@@ -152,6 +144,8 @@ class BackboneConfig(Config):
     patch: Size = (16, 16)
     stages: tuple[StageConfig, ...] = Field(min_length=1)
     norm: str = "layer"
+    final_act: str = "identity"
+    """Activation between the final norm and the pooling."""
     positions: Literal["none", "learned", "sincos"] = "none"
     class_token: bool = False
     pool: Literal["mean", "token"] = "mean"
@@ -160,7 +154,7 @@ class BackboneConfig(Config):
     layer_scale: float | None = None
     form: Literal["trainable", "reparameterized"] = "trainable"
 
-    @model_validator(mode="after")
+    @check(mode="after")
     def _check(self) -> Self:
         if self.pool == "token" and not self.class_token:
             raise ValueError("pool='token' reads the class token, so class_token must be true")
@@ -189,7 +183,7 @@ class Preprocess(Config):
     background: tuple[int, int, int] = (255, 255, 255)
     """RGB, 0–255: what shows through transparency, and what fit="pad" fills with."""
 
-    @model_validator(mode="after")
+    @check(mode="after")
     def _check(self) -> Self:
         if len(self.mean) != self.channels or len(self.std) != self.channels:
             raise ValueError(f"mean and std need one value per channel: {self.channels}")
