@@ -123,8 +123,8 @@ def loop_overhead(batch: int, repeats: int, batches: int = 8) -> None:
             optimizer.step()
 
     def whole() -> None:
-        none = DataLoader(Repeated(images, target, 0), batch_size=None)
-        fit(mixer_s16(), data, none, recipe, classes=1000, seed=0, device="cpu", precision=precision)
+        one = DataLoader(Repeated(images[:1], target[:1], 1), batch_size=None)
+        fit(mixer_s16(), data, one, recipe, classes=1000, seed=0, device="cpu", precision=precision)
 
     seconds = interleaved({"bare": bare, "whole": whole}, repeats)
     print(f"\nloop, mixer_s16 at batch {batch}, {batches} steps, {precision.name}, median of {repeats}")

@@ -78,14 +78,14 @@ def choose_image(height: float, width: float) -> Size:
 
 
 def choose_model(images: int, image: Size) -> tuple[str, str]:
-    """A sensible backbone for so many pictures of this size, and the reason (measured in docs/results.md)."""
+    """A sensible backbone for so many pictures of this size, and the reason; docs/results.md has the measurements."""
     size = f"{image[0]}×{image[1]} pixels"
     if max(image) <= 16:
         return "repmlp_compact_nano", f"pictures of {size} need no more than the nano size"
     if images < 20_000:
         return (
             "repmlp_compact_tiny",
-            f"with {images} pictures of {size}, local early stages and RepMLP in the last two learned most per minute",
+            f"with {images} pictures of {size}, local early stages and RepMLP in the last two learn much per minute",
         )
     return "repmlp_compact_small", f"{images} pictures of {size} can teach the larger size"
 
