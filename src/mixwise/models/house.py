@@ -1,6 +1,6 @@
 """House models `<mixer>_{nano,tiny,small,base}`: one skeleton for every token mixer, so that only the mixer differs.
 
-    conv stem → stages of [token mixer, channel MLP] blocks, batch norm → mean → linear head
+    conv stem → stages of [token mixer, channel MLP] blocks, batch norm → ReLU → mean → linear head
 
 | size  | pyramid: depths | dims         | isotropic: depth | dim |
 |-------|-----------------|--------------|------------------|-----|
@@ -11,7 +11,7 @@
 
 They are for comparing mixers, on small data too: hence the overlapping stem and batch norm. Positions are fixed
 sine-cosine tables, so that mixers that are blind to order are not handicapped and no weight depends on the image size
-unless the mixer's own do. docs/results.md shows what each mixer reaches.
+unless the mixer's own do.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -98,6 +98,7 @@ def house(
             "patch": patch or default_patch(image),
             "stages": stages,
             "norm": norm,
+            "final_act": "relu",
             "positions": "sincos",
             "drop_path": scale.drop_path if drop_path is None else drop_path,
         }
