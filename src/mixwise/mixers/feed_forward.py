@@ -3,11 +3,11 @@
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mixwise.layers import Grid, check_tokens, gelu_form, token_linear
-from mixwise.mixers.base import Mixer, positive, register
+from mixwise.layers import Grid, check_tokens
+from mixwise.mixers.base import positive, register
+from mixwise.mixers.token_mlp import TokenMLP
 
 
 class TokenAxisNorm(nn.Module):
@@ -26,7 +26,7 @@ class TokenAxisNorm(nn.Module):
 
 
 @register("feed_forward")
-class FeedForward(Mixer):
+class FeedForward(TokenMLP):
     """A norm over the tokens, then one two-layer MLP along the token axis, shared by all channels.
 
         y = W2 gelu(W1 norm_n(x) + b1) + b2        W1 (hidden, n), W2 (n, hidden), hidden = ratio n, x (n, c)
@@ -47,7 +47,6 @@ class FeedForward(Mixer):
     torch.Size([2, 12, 8])
     """
 
-    fixed_grid = True
     shift_blind = True
     scale_blind = True
 
@@ -60,19 +59,11 @@ class FeedForward(Mixer):
         ratio: float = 4.0,
         gelu: Literal["erf", "tanh"] = "erf",
     ) -> None:
-        super().__init__(dim, tokens, grid)
-        assert tokens is not None
         positive("ratio", ratio)
-        hidden = max(1, round(tokens * ratio))
+        hidden = None if tokens is None else max(1, round(tokens * ratio))
+        super().__init__(dim, tokens, grid, hidden=hidden, gelu=gelu)
+        assert tokens is not None
         self.norm = TokenAxisNorm(tokens)
-        self.gelu = gelu_form(gelu)
-        self.w1 = nn.Parameter(torch.empty(hidden, tokens))
-        self.b1 = nn.Parameter(torch.zeros(hidden))
-        self.w2 = nn.Parameter(torch.empty(tokens, hidden))
-        self.b2 = nn.Parameter(torch.zeros(tokens))
-        nn.init.xavier_uniform_(self.w1)
-        nn.init.xavier_uniform_(self.w2)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
-        hidden = F.gelu(token_linear(self.norm(x), self.w1, self.b1), approximate=self.gelu)
-        return token_linear(hidden, self.w2, self.b2)
+        return super().forward(self.norm(x), grid)
