@@ -2,91 +2,39 @@
 
 A block is a short list of residual branches, each mixing either tokens or channels:
 
-    x = x + drop_path(scale · f(norm(x), grid))
+    x = res_scale · x + drop_path(scale · f(norm(x), grid))
 """
 
 import copy
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-from mixwise.config import BackboneConfig, BranchConfig, Size, StageConfig
-from mixwise.errors import UsageError, unknown
-from mixwise.layers import CHANNEL_MIXERS, ChannelMixer, DropPath, Grid, activation, image_view, norm, token_view
-from mixwise.mixers import MIXERS, Mixer, keyword_options
-from mixwise.stems import STEMS, ConvNormAct, PatchStem, SinCosPositions
+from mixwise.assemble import (
+    build_block,
+    build_downsample,
+    build_head,
+    build_positions,
+    build_stem,
+    drop_path_rates,
+)
+from mixwise.blocks import Branch, Stage
+from mixwise.config import BackboneConfig, Size
+from mixwise.errors import UsageError
+from mixwise.layers import Grid, activation, image_view, norm, token_view
+from mixwise.mixers import Mixer
+from mixwise.positions import LearnedPositions
+from mixwise.stems import Stem
 
 
 class Features(NamedTuple):
     """What the backbone knows about a batch before it is pooled."""
 
     tokens: Tensor
-    """(b, n, c) after the final norm, prefix tokens included."""
+    """(b, n, c) after the final norm, prefix tokens included; before it in models that pool first."""
     grid: Grid
     """(h, w) of the tokens without the prefix."""
-
-
-def build_mixer(config: BranchConfig, dim: int, tokens: int, grid: Grid) -> Mixer | ChannelMixer:
-    """The token or channel mixer that a branch names, with its options checked against what it takes."""
-    cls: Any = MIXERS.get(config.mixer) or CHANNEL_MIXERS.get(config.mixer)
-    if cls is None:
-        raise unknown("mixer", config.mixer, [*MIXERS, *CHANNEL_MIXERS])
-    allowed = keyword_options(cls)
-    for option in config.options:
-        if option not in allowed:
-            raise unknown("option", option, allowed, f"mixer {config.mixer!r}")
-    try:
-        if config.mixer in MIXERS:
-            return cls(dim, tokens, grid, **config.options)
-        return cls(dim, **config.options)
-    except TypeError as error:
-        raise UsageError(f"mixer {config.mixer!r} cannot take the options {config.options}: {error}") from None
-
-
-class Branch(nn.Module):
-    """x + drop_path(scale · mixer(norm(x), grid)); x (b, n, c). One class for token and for channel mixing."""
-
-    def __init__(
-        self, norm: nn.Module, mixer: nn.Module, *, dim: int, layer_scale: float | None = None, drop_path: float = 0.0
-    ) -> None:
-        super().__init__()
-        self.norm = norm
-        self.mixer = mixer
-        self.scale = None if layer_scale is None else nn.Parameter(torch.full((dim,), layer_scale))
-        self.drop_path = DropPath(drop_path)
-
-    def forward(self, x: Tensor, grid: Grid) -> Tensor:
-        y = self.mixer(self.norm(x), grid)
-        if self.scale is not None:
-            y = y * self.scale
-        return x + self.drop_path(y)
-
-
-class Block(nn.ModuleList):
-    """Branches one after the other."""
-
-    def forward(self, x: Tensor, grid: Grid) -> Tensor:
-        for branch in self:
-            x = branch(x, grid)
-        return x
-
-
-class Stage(nn.Module):
-    """Downsampling (none in the first stage), then blocks of one width on one grid."""
-
-    def __init__(self, downsample: nn.Module | None, blocks: list[Block]) -> None:
-        super().__init__()
-        self.downsample = downsample
-        self.blocks = nn.ModuleList(blocks)
-
-    def forward(self, x: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
-        if self.downsample is not None:
-            image = self.downsample(image_view(x, grid))
-            x, grid = token_view(image), (image.shape[2], image.shape[3])
-        for block in self.blocks:
-            x = block(x, grid)
-        return x, grid
 
 
 class Backbone(nn.Module):
@@ -104,45 +52,35 @@ class Backbone(nn.Module):
         super().__init__()
         self.config = config
         first, last = config.stages[0], config.stages[-1]
-        self.prefix = int(config.class_token)
-        stem_norm = config.norm if config.stem == "conv" else "none"
-        self.stem = STEMS[config.stem](config.channels, first.dim, config.patch, norm_name=stem_norm)
-        grid: Grid = STEMS[config.stem].grid(config.image, config.patch)
-        self.class_token = nn.Parameter(torch.zeros(1, 1, first.dim)) if config.class_token else None
-        tokens = grid[0] * grid[1] + self.prefix
-        self.position = nn.Parameter(torch.zeros(1, tokens, first.dim)) if config.positions == "learned" else None
-        self.sincos = SinCosPositions(first.dim) if config.positions == "sincos" else None
+        self.prefix = config.prefix
+        self.stem = build_stem(config)
+        grid = self.stem.grid(config.image)
+        self.prefix_tokens = nn.Parameter(torch.zeros(1, self.prefix, first.dim)) if self.prefix else None
+        self.position = build_positions(config, grid)
         rates = drop_path_rates(config)
         stages, dim = [], None
         for stage in config.stages:
-            downsample = None
-            if dim is not None:
-                grid, downsample = _downsample(stage, dim, grid, config)
-            blocks = [_block(stage, config, grid, self.prefix, rates.pop(0)) for _ in range(stage.depth)]
-            stages.append(Stage(downsample, blocks))
+            downsample: Stem | None = None if dim is None else build_downsample(stage, dim, config)
+            grid = grid if downsample is None else downsample.grid(grid)
+            position = LearnedPositions(stage.dim, grid, std=0) if stage.positions else None
+            blocks = [build_block(stage, config, grid, rates.pop(0)) for _ in range(stage.depth)]
+            stages.append(Stage(downsample, position, blocks))
             dim = stage.dim
         self.stages = nn.ModuleList(stages)
-        self.norm = norm(config.norm, last.dim)
+        self.norm = norm(config.final_norm or config.norm, last.dim, eps=config.final_eps or config.norm_eps)
         self.act = activation(config.final_act)
-        self.head = nn.Linear(last.dim, config.classes) if config.classes else nn.Identity()
-        self._init()
+        self.head = build_head(config)
+        if self.prefix_tokens is not None:
+            nn.init.trunc_normal_(self.prefix_tokens, std=0.02)
         if config.form == "reparameterized":
             self._fold()
-
-    def _init(self) -> None:
-        """Positions, class token and head start small; every other module has initialised itself."""
-        for parameter in (self.position, self.class_token):
-            if parameter is not None:
-                nn.init.trunc_normal_(parameter, std=0.02)
-        if isinstance(self.head, nn.Linear):
-            nn.init.trunc_normal_(self.head.weight, std=0.02)
-            nn.init.zeros_(self.head.bias)
 
     @property
     def fixed_size(self) -> bool:
         """Whether the weights belong to one image size."""
+        learned = [m for m in self.modules() if isinstance(m, LearnedPositions)]
         mixers = [m for m in self.modules() if isinstance(m, Mixer)]
-        return self.position is not None or any(m.fixed_grid for m in mixers)
+        return any(not m.stretch for m in learned) or any(m.fixed_grid for m in mixers)
 
     def _check(self, images: Tensor) -> None:
         config = self.config
@@ -170,12 +108,11 @@ class Backbone(nn.Module):
 
     def size_step(self) -> Size:
         """(rows, columns) that an image size must be a multiple of; (1, 1): any size works."""
-        config = self.config
-        step = config.patch if config.stem == "patch" else (1, 1)
-        if any(s.downsample == "patch" for s in config.stages[1:]):
-            step = config.patch
-            for stage in config.stages[1:]:
-                step = (step[0] * stage.stride[0], step[1] * stage.stride[1])
+        step, stride = self.stem.step, self.config.patch
+        for stage in self.stages[1:]:
+            downsample = cast(Stem, stage.downsample)
+            stride = (stride[0] * downsample.patch[0], stride[1] * downsample.patch[1])
+            step = stride if downsample.step != (1, 1) else step
         return step
 
     def tokens(self, images: Tensor) -> tuple[Tensor, Grid]:
@@ -184,20 +121,19 @@ class Backbone(nn.Module):
         x = self.stem(images.contiguous(memory_format=torch.channels_last))
         grid: Grid = (x.shape[2], x.shape[3])
         x = token_view(x)
-        if self.sincos is not None:
-            x = self.sincos(x, grid)
-        if self.class_token is not None:
-            x = torch.cat([self.class_token.to(x.dtype).expand(x.shape[0], -1, -1), x], dim=1)
-        if self.position is not None:
-            x = x + self.position
-        return x, grid
+        if self.prefix_tokens is not None:
+            x = torch.cat([self.prefix_tokens.to(x.dtype).expand(x.shape[0], -1, -1), x], dim=1)
+        return (x if self.position is None else self.position(x, grid)), grid
 
     def features(self, images: Tensor) -> Features:
-        """Images (b, channels, h, w) → normalised tokens (b, n, c) of the last stage and their grid."""
+        """Images (b, channels, h, w) → tokens (b, n, c) of the last stage and their grid.
+
+        They are normalised, except in models that pool first (`pool_first`).
+        """
         x, grid = self.tokens(images)
         for stage in self.stages:
             x, grid = stage(x, grid)
-        return Features(self.norm(x), grid)
+        return Features(x if self.config.pool_first else self.act(self.norm(x)), grid)
 
     def pyramid(self, images: Tensor) -> list[Tensor]:
         """Images → one map (b, c, h, w) per stage, finest first, as dense tasks want them; no final norm."""
@@ -208,10 +144,18 @@ class Backbone(nn.Module):
             maps.append(image_view(x[:, self.prefix :], grid))
         return maps
 
+    def pool(self, features: Features) -> Tensor:
+        """Tokens → pooled features (b, c), or (b, prefix, c) for a model with two read-outs; what the head takes."""
+        x = features.tokens
+        if self.config.pool == "mean":
+            x = x[:, self.prefix :].mean(dim=1, keepdim=True)
+        else:
+            x = x[:, : 1 if self.config.pool == "token" else self.prefix]
+        x = self.act(self.norm(x)) if self.config.pool_first else x
+        return x if self.config.pool == "prefix" else x[:, 0]
+
     def forward(self, images: Tensor) -> Tensor:
-        tokens = self.act(self.features(images).tokens)
-        pooled = tokens[:, 0] if self.config.pool == "token" else tokens[:, self.prefix :].mean(dim=1)
-        return self.head(pooled)
+        return self.head(self.pool(self.features(images)))
 
     def reparameterize(self) -> "Backbone":
         """A new, equal, cheaper model for inference (evaluation mode). The original is left as it is.
@@ -228,34 +172,3 @@ class Backbone(nn.Module):
             for module in self.modules():
                 if isinstance(module, Branch) and isinstance(module.mixer, Mixer):
                     module.mixer = module.mixer.reparameterize()
-
-
-def drop_path_rates(config: BackboneConfig) -> list[float]:
-    """The drop-path rate of each block: rising linearly from 0 to the maximum, or constant."""
-    depth = sum(stage.depth for stage in config.stages)
-    if config.drop_path_schedule == "constant":
-        return [config.drop_path] * depth
-    return [config.drop_path * i / max(1, depth - 1) for i in range(depth)]
-
-
-def _downsample(stage: StageConfig, dim: int, grid: Grid, config: BackboneConfig) -> tuple[Grid, nn.Module]:
-    size = (grid[0], grid[1])
-    if stage.downsample == "patch":
-        return PatchStem.grid(size, stage.stride), PatchStem(dim, stage.dim, stage.stride)
-    layer = ConvNormAct(dim, stage.dim, stage.stride, norm_name=config.norm, act="identity", shift=False)
-    return STEMS["conv"].grid(size, stage.stride), layer
-
-
-def _block(stage: StageConfig, config: BackboneConfig, grid: Grid, prefix: int, rate: float) -> Block:
-    branches = []
-    for branch in stage.branches:
-        mixer = build_mixer(branch, stage.dim, grid[0] * grid[1] + prefix, grid)
-        if mixer.spatial and prefix:
-            raise UsageError(f"{config.name}: mixer {branch.mixer!r} works on a 2-D grid and cannot have a class token")
-        bias = branch.norm_bias
-        if bias is None:
-            bias = not (isinstance(mixer, Mixer) and mixer.shift_blind)
-        scale = not (isinstance(mixer, Mixer) and mixer.scale_blind)
-        pre = norm(branch.norm or config.norm, stage.dim, scale=scale, bias=bias)
-        branches.append(Branch(pre, mixer, dim=stage.dim, layer_scale=config.layer_scale, drop_path=rate))
-    return Block(branches)

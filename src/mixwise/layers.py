@@ -140,29 +140,30 @@ class Affine(nn.Module):
         return x * self.weight if self.bias is None else torch.addcmul(self.bias, x, self.weight)
 
 
-def _layer_norm(dim: int, scale: bool, bias: bool) -> nn.Module:
-    return nn.LayerNorm(dim, eps=1e-6, elementwise_affine=scale, bias=bias)
+def _layer_norm(dim: int, scale: bool, bias: bool, eps: float | None) -> nn.Module:
+    return nn.LayerNorm(dim, eps=eps or 1e-6, elementwise_affine=scale, bias=bias)
 
 
-NORMS: dict[str, Callable[[int, bool, bool], nn.Module]] = {
-    "affine": lambda dim, scale, bias: Affine(dim, bias=bias) if scale else nn.Identity(),
-    "batch": lambda dim, scale, bias: TokenBatchNorm(dim, scale=scale, bias=bias),
-    "group1": lambda dim, scale, bias: GroupNorm1(dim, scale=scale, bias=bias),
+NORMS: dict[str, Callable[[int, bool, bool, float | None], nn.Module]] = {
+    "affine": lambda dim, scale, bias, eps: Affine(dim, bias=bias) if scale else nn.Identity(),
+    "batch": lambda dim, scale, bias, eps: TokenBatchNorm(dim, scale=scale, bias=bias, eps=eps or 1e-5),
+    "group1": lambda dim, scale, bias, eps: GroupNorm1(dim, scale=scale, bias=bias, eps=eps or 1e-5),
     "layer": _layer_norm,
-    "none": lambda dim, scale, bias: nn.Identity(),
+    "none": lambda dim, scale, bias, eps: nn.Identity(),
 }
 
 
-def norm(name: str, dim: int, *, scale: bool = True, bias: bool = True) -> nn.Module:
+def norm(name: str, dim: int, *, scale: bool = True, bias: bool = True, eps: float | None = None) -> nn.Module:
     """A norm on tokens (b, n, c) by name: layer, group1, batch, affine, none.
 
     Args:
         scale: False leaves out the learned scale, and with it the shift.
         bias: False leaves out the learned shift.
+        eps: added to the variance; None: 1e-6 for layer, 1e-5 for the others; affine and none have none.
     """
     if name not in NORMS:
         raise unknown("norm", name, NORMS)
-    return NORMS[name](dim, scale, scale and bias)
+    return NORMS[name](dim, scale, scale and bias, eps)
 
 
 # --- residual branches ------------------------------------------------------------------------------------------------

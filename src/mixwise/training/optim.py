@@ -17,7 +17,7 @@ def scaled_lr(config: Optimizer, batch: int) -> float:
 
 def adamw(model: nn.Module, config: Optimizer, batch: int, *, fused: bool = True) -> AdamW:
     """AdamW whose weight decay spares biases, norms and other 1-d parameters, positions and class tokens."""
-    spared = [name for name, _ in model.named_parameters() if name.split(".")[-1] in ("position", "class_token")]
+    spared = [n for n, _ in model.named_parameters() if n.endswith(("position.weight", "prefix_tokens"))]
     groups = param_groups_weight_decay(model, config.weight_decay, no_weight_decay_list=spared)
     return AdamW(groups, lr=scaled_lr(config, batch), betas=config.betas, fused=fused)
 

@@ -1,0 +1,111 @@
+"""From a config to the modules of a backbone, every option checked against what it is given to."""
+
+from typing import Any
+
+from torch import nn
+
+from mixwise.blocks import Block, Branch
+from mixwise.config import BackboneConfig, BranchConfig, Size, StageConfig
+from mixwise.errors import UsageError, unknown
+from mixwise.heads import HEADS
+from mixwise.layers import CHANNEL_MIXERS, ChannelMixer, Grid, norm
+from mixwise.mixers import MIXERS, Mixer, keyword_options
+from mixwise.positions import LearnedPositions, SinCosPositions, SinusoidPositions
+from mixwise.stems import STEMS, ConvNormAct, PatchStem, Stem
+
+
+def _check_options(cls: Any, options: dict[str, Any], where: str) -> None:
+    """Raise for an option that a class does not take."""
+    allowed = [name for name in keyword_options(cls) if name != "norm_name"]
+    for option in options:
+        if option not in allowed:
+            raise unknown("option", option, allowed, where)
+
+
+def build_mixer(config: BranchConfig, dim: int, tokens: int, grid: Grid) -> Mixer | ChannelMixer:
+    """The token or channel mixer that a branch names, with its options checked against what it takes."""
+    cls: Any = MIXERS.get(config.mixer) or CHANNEL_MIXERS.get(config.mixer)
+    if cls is None:
+        raise unknown("mixer", config.mixer, [*MIXERS, *CHANNEL_MIXERS])
+    _check_options(cls, config.options, f"mixer {config.mixer!r}")
+    try:
+        if config.mixer in MIXERS:
+            return cls(dim, tokens, grid, **config.options)
+        return cls(dim, **config.options)
+    except TypeError as error:
+        raise UsageError(f"mixer {config.mixer!r} cannot take the options {config.options}: {error}") from None
+
+
+def drop_path_rates(config: BackboneConfig) -> list[float]:
+    """The drop-path rate of each block: rising linearly from 0 to the maximum, or constant."""
+    depth = sum(stage.depth for stage in config.stages)
+    if config.drop_path_schedule == "constant":
+        return [config.drop_path] * depth
+    return [config.drop_path * i / max(1, depth - 1) for i in range(depth)]
+
+
+def build_stem(config: BackboneConfig) -> Stem:
+    """The stem that a config names."""
+    cls = STEMS.get(config.stem)
+    if cls is None:
+        raise unknown("stem", config.stem, STEMS)
+    _check_options(cls, config.stem_options, f"stem {config.stem!r}")
+    return cls(config.channels, config.stages[0].dim, config.patch, norm_name=config.norm, **config.stem_options)
+
+
+def build_head(config: BackboneConfig) -> nn.Module:
+    """The head that a config names; identity for no classes."""
+    cls = HEADS.get(config.head)
+    if cls is None:
+        raise unknown("head", config.head, HEADS)
+    _check_options(cls, config.head_options, f"head {config.head!r}")
+    if not config.classes:
+        return nn.Identity()
+    return cls(config.stages[-1].dim, config.classes, **config.head_options)
+
+
+def build_positions(config: BackboneConfig, grid: Size) -> nn.Module | None:
+    """What is added to the tokens of the stem, if anything."""
+    dim, prefix = config.stages[0].dim, config.prefix
+    if config.positions == "learned":
+        own = prefix if config.prefix_positions else 0
+        stored, stretch = config.position_grid or grid, config.position_grid is not None
+        return LearnedPositions(dim, stored, prefix=own, skip=prefix - own, stretch=stretch)
+    if config.positions == "sincos":
+        return SinCosPositions(dim, prefix=prefix)
+    return SinusoidPositions(dim) if config.positions == "sinusoid" else None
+
+
+def build_downsample(stage: StageConfig, dim: int, config: BackboneConfig) -> Stem:
+    """What stands between a stage of width `dim` and the next."""
+    if stage.downsample == "patch":
+        _check_options(PatchStem, stage.downsample_options, "downsample 'patch'")
+        return PatchStem(dim, stage.dim, stage.stride, norm_name=config.norm, **stage.downsample_options)
+    if stage.downsample_options:
+        raise UsageError("downsample 'conv' has no options; those of downsample_options belong to 'patch'")
+    return ConvNormAct(dim, stage.dim, stage.stride, norm_name=config.norm)
+
+
+def build_block(stage: StageConfig, config: BackboneConfig, grid: Size, rate: float) -> Block:
+    """One block of a stage on a grid, with its drop-path rate."""
+    branches = []
+    for branch in stage.branches:
+        mixer = build_mixer(branch, stage.dim, grid[0] * grid[1] + config.prefix, grid)
+        if mixer.spatial and config.prefix:
+            raise UsageError(f"{config.name}: mixer {branch.mixer!r} works on a 2-D grid and cannot have a class token")
+        bias = config.norm_bias if branch.norm_bias is None else branch.norm_bias
+        if bias is None:
+            bias = not (isinstance(mixer, Mixer) and mixer.shift_blind)
+        scale = branch.norm_bias or not (isinstance(mixer, Mixer) and mixer.scale_blind)
+        pre = norm(branch.norm or config.norm, stage.dim, scale=scale, bias=bias, eps=config.norm_eps)
+        branches.append(
+            Branch(
+                pre,
+                mixer,
+                dim=stage.dim,
+                layer_scale=config.layer_scale,
+                res_scale=stage.res_scale,
+                drop_path=rate,
+            )
+        )
+    return Block(branches)

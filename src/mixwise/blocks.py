@@ -1,0 +1,64 @@
+"""Residual branches, blocks of branches, stages of blocks."""
+
+import torch
+from torch import Tensor, nn
+
+from mixwise.layers import DropPath, Grid, image_view, token_view
+from mixwise.positions import LearnedPositions
+from mixwise.stems import Stem
+
+
+class Branch(nn.Module):
+    """res_scale · x + drop_path(scale · mixer(norm(x), grid)); x (b, n, c). One class for token and channel mixing."""
+
+    def __init__(
+        self,
+        norm: nn.Module,
+        mixer: nn.Module,
+        *,
+        dim: int,
+        layer_scale: float | None = None,
+        res_scale: float | None = None,
+        drop_path: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.norm = norm
+        self.mixer = mixer
+        self.scale = None if layer_scale is None else nn.Parameter(torch.full((dim,), layer_scale))
+        self.res_scale = None if res_scale is None else nn.Parameter(torch.full((dim,), res_scale))
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+        y = self.mixer(self.norm(x), grid)
+        if self.scale is not None:
+            y = y * self.scale
+        return (x if self.res_scale is None else x * self.res_scale) + self.drop_path(y)
+
+
+class Block(nn.ModuleList):
+    """Branches one after the other."""
+
+    def forward(self, x: Tensor, grid: Grid) -> Tensor:
+        for branch in self:
+            x = branch(x, grid)
+        return x
+
+
+class Stage(nn.Module):
+    """Downsampling (none in the first stage), positions where asked for, then blocks of one width on one grid."""
+
+    def __init__(self, downsample: Stem | None, position: LearnedPositions | None, blocks: list[Block]) -> None:
+        super().__init__()
+        self.downsample = downsample
+        self.position = position
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, x: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
+        if self.downsample is not None:
+            image = self.downsample(image_view(x, grid))
+            x, grid = token_view(image), (image.shape[2], image.shape[3])
+        if self.position is not None:
+            x = self.position(x, grid)
+        for block in self.blocks:
+            x = block(x, grid)
+        return x, grid

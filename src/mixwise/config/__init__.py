@@ -1,0 +1,22 @@
+"""Every setting as frozen, validated data that round-trips through JSON and TOML. Imports no torch."""
+
+from mixwise.config.base import Config, Options, Size, pair
+from mixwise.config.data import Augment, Data, Preprocess
+from mixwise.config.model import BackboneConfig, BranchConfig, StageConfig
+from mixwise.config.training import Optimizer, Recipe, Train
+
+__all__ = [
+    "Augment",
+    "BackboneConfig",
+    "BranchConfig",
+    "Config",
+    "Data",
+    "Optimizer",
+    "Options",
+    "Preprocess",
+    "Recipe",
+    "Size",
+    "StageConfig",
+    "Train",
+    "pair",
+]

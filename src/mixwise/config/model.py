@@ -1,0 +1,104 @@
+"""What a model is made of."""
+
+from typing import Literal, Self
+
+from pydantic import Field
+from pydantic import model_validator as check
+
+from mixwise.config.base import Config, Options, Size
+
+
+class BranchConfig(Config):
+    """One residual branch: x + drop_path(scale · f(norm(x))), f a token mixer or a channel mixer by name."""
+
+    mixer: str
+    options: Options = {}
+    norm: str | None = None
+    """None: the backbone's norm."""
+    norm_bias: bool | None = None
+    """Whether the norm shifts; None: the backbone's."""
+
+
+class StageConfig(Config):
+    """`depth` equal blocks of width `dim`; in front of all stages but the first stands a downsampling."""
+
+    depth: int = Field(gt=0)
+    dim: int = Field(gt=0)
+    branches: tuple[BranchConfig, ...] = Field(min_length=1)
+    downsample: Literal["conv", "patch"] = "conv"
+    """conv: 3 × 3 or larger with padding and the backbone's norm. patch: as the stem of that name."""
+    downsample_options: Options = {}
+    """Of the `patch` stem: kernel, padding, bias, norm, act."""
+    stride: Size = (2, 2)
+    positions: bool = False
+    """Learned positions in front of the first block, starting at zero."""
+    res_scale: float | None = None
+    """Start of a learned factor per channel on the shortcut; None: no factor."""
+
+
+class BackboneConfig(Config):
+    """stem → stages of blocks → norm → pool → head, or norm and pool the other way round."""
+
+    kind: Literal["backbone"] = "backbone"
+    name: str = "custom"
+    image: Size = (224, 224)
+    channels: int = Field(default=3, gt=0)
+    classes: int = Field(default=1000, ge=0)
+    """0: no head, the model gives the pooled features."""
+    stem: str = "patch"
+    stem_options: Options = {}
+    patch: Size = (16, 16)
+    """Total stride of the stem."""
+    stages: tuple[StageConfig, ...] = Field(min_length=1)
+    norm: str = "layer"
+    """In front of every branch that names no other."""
+    norm_eps: float | None = Field(default=None, gt=0)
+    """None: 1e-6 for layer, 1e-5 for the others."""
+    norm_bias: bool | None = None
+    """Whether these norms shift; None: only where the mixer behind can notice."""
+    final_norm: str | None = None
+    """Behind the last stage; None: the same as `norm`."""
+    final_eps: float | None = Field(default=None, gt=0)
+    """None: as `norm_eps`."""
+    final_act: str = "identity"
+    """Activation behind the final norm."""
+    positions: Literal["none", "learned", "sincos", "sinusoid"] = "none"
+    """learned: one vector per token. sincos: fixed, rows and columns. sinusoid: fixed, along the tokens in order."""
+    position_grid: Size | None = None
+    """Grid of the learned positions, stretched bilinearly to the tokens at run time; None: the tokens' own."""
+    prefix_positions: bool = True
+    """Whether class and distillation token have a learned position too."""
+    class_token: bool = False
+    distill_token: bool = False
+    """A second prefix token for a teacher's labels, read by the head `distilled`."""
+    pool: Literal["mean", "token", "prefix"] = "mean"
+    """mean over the tokens of the grid; the class token; all prefix tokens (b, prefix, c)."""
+    pool_first: bool = False
+    """Pool, then normalise; otherwise normalise, then pool."""
+    head: str = "linear"
+    head_options: Options = {}
+    drop_path: float = Field(default=0.0, ge=0, lt=1)
+    drop_path_schedule: Literal["linear", "constant"] = "linear"
+    layer_scale: float | None = None
+    form: Literal["trainable", "reparameterized"] = "trainable"
+
+    @property
+    def prefix(self) -> int:
+        """Number of prefix tokens."""
+        return int(self.class_token) + int(self.distill_token)
+
+    @check(mode="after")
+    def _check(self) -> Self:
+        if self.pool == "token" and not self.class_token:
+            raise ValueError("pool='token' reads the class token, so class_token must be true")
+        if self.distill_token and not self.class_token:
+            raise ValueError("distill_token stands behind a class token, so class_token must be true")
+        if (self.pool == "prefix") != (self.head == "distilled") or (self.head == "distilled") != self.distill_token:
+            raise ValueError("distill_token, pool='prefix' and head='distilled' belong together")
+        if self.prefix and len(self.stages) > 1:
+            raise ValueError("a class token cannot pass a downsampling: use one stage, or class_token=false")
+        if self.position_grid is not None and self.positions != "learned":
+            raise ValueError("position_grid belongs to positions='learned'")
+        if any(b.norm_bias is False and (b.norm or self.norm) == "none" for s in self.stages for b in s.branches):
+            raise ValueError("norm_bias belongs to a norm, and norm is 'none'")
+        return self

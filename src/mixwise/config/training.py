@@ -1,0 +1,59 @@
+"""How to train."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from mixwise.config.base import Config, Options
+from mixwise.config.data import Augment, Data, Preprocess
+
+
+class Optimizer(Config):
+    """AdamW. No weight decay on norms, biases and other 1-d parameters."""
+
+    lr: float = Field(default=1e-3, gt=0)
+    """Peak learning rate for a batch of `lr_batch`; scaled linearly to the batch that is used."""
+    lr_batch: int = Field(default=64, gt=0)
+    weight_decay: float = Field(default=0.05, ge=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    clip: float = Field(default=1.0, ge=0)
+    """Largest gradient norm; 0: no clipping."""
+
+
+class Recipe(Config):
+    """How to train, whatever the model and the data."""
+
+    name: str = "custom"
+    epochs: int = Field(default=100, gt=0)
+    warmup: float = Field(default=0.05, ge=0, lt=1)
+    """Share of all steps with a rising learning rate; a cosine to zero follows."""
+    batch_size: int = Field(default=32, gt=0)
+    accumulate: int = Field(default=1, gt=0)
+    """Batches per optimiser step; the effective batch is batch_size · accumulate."""
+    label_smoothing: float = Field(default=0.1, ge=0, lt=1)
+    ema: float = Field(default=0.0, ge=0, lt=1)
+    """Decay of the averaged weights, reached after a warm-up; 0: off."""
+    patience: int = Field(default=0, ge=0)
+    """Stop after so many epochs without a better validation accuracy; 0: never."""
+    optimizer: Optimizer = Optimizer()
+    augment: Augment = Augment()
+
+
+class Train(Config):
+    """Everything a run is made from; `config.toml` of a run folder."""
+
+    model: str
+    """A preset name."""
+    changes: Options = {}
+    """What differs from the preset besides image, channels and classes: `create_model(model, **changes)`."""
+    classes: tuple[str, ...]
+    """Class names in the order of the model's outputs."""
+    data: Data
+    preprocess: Preprocess
+    recipe: Recipe
+    seed: int = Field(default=0, ge=0, lt=2**32)
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    compile: bool = False
+    state_every: float = Field(default=20.0, ge=0)
+    """Seconds between resumable states. It changes no result."""

@@ -1,0 +1,89 @@
+"""From pooled features (b, c) to logits (b, classes)."""
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mixwise.errors import UsageError
+from mixwise.layers import activation
+
+
+class LinearHead(nn.Linear):
+    """One linear layer.
+
+    Args:
+        std: of the truncated normal that the weights start from; 0: zero.
+        start: the bias at the start; -6.9 = -ln 1000 in big_vision's ImageNet recipes.
+    """
+
+    def __init__(self, dim: int, classes: int, *, std: float = 0.02, start: float = 0.0) -> None:
+        super().__init__(dim, classes)
+        if std < 0:
+            raise UsageError(f"the head's std must not be negative, got {std}")
+        nn.init.trunc_normal_(self.weight, std=std) if std else nn.init.zeros_(self.weight)
+        nn.init.constant_(self.bias, start)
+
+
+class HiddenHead(nn.Module):
+    """fc2(act(fc1(x))): the read-out that the first ViT was pre-trained with, and by its counts the gMLP paper's.
+
+    Source: Dosovitskiy et al., "ViT", arXiv 2010.11929, section 3.1; vit_jax calls fc1 `pre_logits`.
+
+    Args:
+        hidden: width in between; None: c.
+        act: name of the activation.
+    """
+
+    def __init__(self, dim: int, classes: int, *, hidden: int | None = None, act: str = "tanh") -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(dim, hidden or dim)
+        self.act = activation(act)
+        self.fc2 = LinearHead(hidden or dim, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(self.act(self.fc1(x)))
+
+
+class MLPHead(nn.Module):
+    """fc2(dropout(norm(relu(fc1(x))²))), hidden width `ratio` · c: the head of ConvFormer and CAFormer.
+
+    Source: Yu et al., "MetaFormer Baselines for Vision", arXiv 2210.13452. The authors' code has eps 1e-5, timm 1e-6.
+    """
+
+    def __init__(self, dim: int, classes: int, *, ratio: float = 4.0, eps: float = 1e-5, dropout: float = 0.0) -> None:
+        super().__init__()
+        hidden = round(ratio * dim)
+        self.fc1 = nn.Linear(dim, hidden)
+        self.norm = nn.LayerNorm(hidden, eps=eps)
+        self.dropout = dropout
+        self.fc2 = LinearHead(hidden, classes)
+        nn.init.trunc_normal_(self.fc1.weight, std=0.02)
+        nn.init.zeros_(self.fc1.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(F.dropout(self.norm(F.relu(self.fc1(x)).square()), self.dropout, self.training))
+
+
+class DistilledHead(nn.Module):
+    """One linear layer per prefix token (b, 2, c); the answer is the mean of the two logits.
+
+    Source: Touvron et al., "DeiT", arXiv 2012.12877, section 4. `both` gives them apart, for a loss with a teacher.
+    """
+
+    def __init__(self, dim: int, classes: int) -> None:
+        super().__init__()
+        self.label = LinearHead(dim, classes)
+        self.teacher = LinearHead(dim, classes)
+
+    def both(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits from the class token and from the distillation token."""
+        return self.label(x[:, 0]), self.teacher(x[:, 1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        label, teacher = self.both(x)
+        return (label + teacher) / 2
+
+
+HEADS: dict[str, Any] = {"distilled": DistilledHead, "hidden": HiddenHead, "linear": LinearHead, "mlp": MLPHead}
+"""Every head by name."""
