@@ -23,7 +23,7 @@ LAYERS = [
     ["layers"],
     ["stems", "positions", "heads"],
     ["mixers"],
-    ["blocks"],
+    ["blocks", "model"],
     ["assemble"],
     ["backbone"],
     ["models", "testing"],

@@ -5,7 +5,6 @@ A block is a short list of residual branches, each mixing either tokens or chann
     x = res_scale · x + drop_path(scale · f(norm(x), grid))
 """
 
-import copy
 from typing import NamedTuple, cast
 
 import torch
@@ -24,6 +23,7 @@ from mixwise.config import BackboneConfig, Size
 from mixwise.errors import UsageError
 from mixwise.layers import Grid, activation, image_view, norm, token_view
 from mixwise.mixers import Mixer
+from mixwise.model import Model, register_architecture
 from mixwise.positions import LearnedPositions
 from mixwise.stems import Stem
 
@@ -37,7 +37,8 @@ class Features(NamedTuple):
     """(h, w) of the tokens without the prefix."""
 
 
-class Backbone(nn.Module):
+@register_architecture(BackboneConfig)
+class Backbone(Model):
     """A vision backbone built from its config.
 
     Shapes: images (b, channels, h, w) → logits (b, classes); with classes=0 → pooled features (b, c).
@@ -47,6 +48,8 @@ class Backbone(nn.Module):
     >>> model(torch.randn(2, 3, 32, 48)).shape
     torch.Size([2, 5])
     """
+
+    config: BackboneConfig
 
     def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
@@ -73,7 +76,8 @@ class Backbone(nn.Module):
         if self.prefix_tokens is not None:
             nn.init.trunc_normal_(self.prefix_tokens, std=0.02)
         if config.form == "reparameterized":
-            self._fold()
+            with torch.no_grad():
+                self.fold()
 
     @property
     def fixed_size(self) -> bool:
@@ -157,18 +161,7 @@ class Backbone(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.pool(self.features(images)))
 
-    def reparameterize(self) -> "Backbone":
-        """A new, equal, cheaper model for inference (evaluation mode). The original is left as it is.
-
-        Equality holds for the statistics the batch norms have now, so the result is not meant to be trained.
-        """
-        model = copy.deepcopy(self).eval()
-        model._fold()
-        model.config = self.config.model_copy(update={"form": "reparameterized"})
-        return model
-
-    def _fold(self) -> None:
-        with torch.no_grad():
-            for module in self.modules():
-                if isinstance(module, Branch) and isinstance(module.mixer, Mixer):
-                    module.mixer = module.mixer.reparameterize()
+    def fold(self) -> None:
+        for module in self.modules():
+            if isinstance(module, Branch) and isinstance(module.mixer, Mixer):
+                module.mixer = module.mixer.reparameterize()

@@ -152,7 +152,7 @@ def info(model: Model, json: Annotated[bool, typer.Option("--json", help="Print 
     rows = {
         "model": f"{config.name}, {config.form}",
         "task": header.task,
-        "input": f"{config.channels} × {config.image[0]} × {config.image[1]} (channels × height × width)",
+        "input": config.input,
         "preprocessing": "none stored"
         if pre is None
         else f"fit {pre.fit}, {pre.filter}, mean {_numbers(pre.mean)}, std {_numbers(pre.std)} on pixels 0–1",

@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.markup import escape
 from torch import Tensor
 
-from mixwise.backbone import Backbone
 from mixwise.config import Train
 from mixwise.data import Catalog, ImageDataset, Items, discover, evaluation_transform, loader, training_transform
 from mixwise.device import Precision, choose_device, choose_precision
 from mixwise.errors import MixwiseError, UsageError
 from mixwise.evaluation import answer
+from mixwise.model import Model
 from mixwise.models import create_model
 from mixwise.prediction import Predictor
 from mixwise.report.run import write_report
@@ -161,7 +161,7 @@ def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
     return changes
 
 
-def build(config: Train) -> Backbone:
+def build(config: Train) -> Model:
     """The untrained model of a run, the same for the same seed."""
     pl.seed_everything(config.seed, verbose=False)
     own = {"image": config.preprocess.image, "channels": config.preprocess.channels, "classes": len(config.classes)}
@@ -174,7 +174,7 @@ class Prepared:
 
     catalog: Catalog
     config: Train
-    model: Backbone
+    model: Model
     device: str
     precision: Precision
     train_set: ImageDataset
@@ -271,7 +271,7 @@ def _announce(console: Console, prepared: Prepared) -> None:
     lr = scaled_lr(recipe.optimizer, batch)
     console.print(
         f"model    {model.config.name}, {count / 1e6:.2f} M parameters, "
-        f"{model.config.image[0]}×{model.config.image[1]} pixels, {len(model.config.stages)} stages\n"
+        f"{prepared.config.preprocess.image[0]}×{prepared.config.preprocess.image[1]} pixels\n"
         f"recipe   {recipe.name}: {recipe.epochs} epochs of {images} images, batch {batch}, "
         f"learning rate {lr:.2g} (= {recipe.optimizer.lr:g} × {batch}/{recipe.optimizer.lr_batch})\n"
         f"device   {device}, {precision.name} ({precision.why})",

@@ -2,7 +2,7 @@
 
 from mixwise.config.base import Config, Options, Size, pair
 from mixwise.config.data import Augment, Data, Preprocess
-from mixwise.config.model import BackboneConfig, BranchConfig, StageConfig
+from mixwise.config.model import BackboneConfig, BranchConfig, ModelConfig, StageConfig, VisionConfig
 from mixwise.config.training import Optimizer, Recipe, Train
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "BranchConfig",
     "Config",
     "Data",
+    "ModelConfig",
     "Optimizer",
     "Options",
     "Preprocess",
@@ -18,5 +19,6 @@ __all__ = [
     "Size",
     "StageConfig",
     "Train",
+    "VisionConfig",
     "pair",
 ]

@@ -36,15 +36,38 @@ class StageConfig(Config):
     """Start of a learned factor per channel on the shortcut; None: no factor."""
 
 
-class BackboneConfig(Config):
-    """stem → stages of blocks → norm → pool → head, or norm and pool the other way round."""
+class ModelConfig(Config):
+    """What every model's config says."""
 
-    kind: Literal["backbone"] = "backbone"
+    kind: str
+    """Which architecture it is the config of; fixed by the class."""
     name: str = "custom"
+    form: Literal["trainable", "reparameterized"] = "trainable"
+
+    @property
+    def input(self) -> str:
+        """The shape that the model takes, in words."""
+        raise NotImplementedError
+
+
+class VisionConfig(ModelConfig):
+    """A model of images."""
+
     image: Size = (224, 224)
     channels: int = Field(default=3, gt=0)
     classes: int = Field(default=1000, ge=0)
     """0: no head, the model gives the pooled features."""
+
+    @property
+    def input(self) -> str:
+        """The shape that the model takes, in words."""
+        return f"{self.channels} × {self.image[0]} × {self.image[1]} (channels × height × width)"
+
+
+class BackboneConfig(VisionConfig):
+    """stem → stages of blocks → norm → pool → head, or norm and pool the other way round."""
+
+    kind: Literal["backbone"] = "backbone"
     stem: str = "patch"
     stem_options: Options = {}
     patch: Size = (16, 16)
@@ -80,7 +103,6 @@ class BackboneConfig(Config):
     drop_path: float = Field(default=0.0, ge=0, lt=1)
     drop_path_schedule: Literal["linear", "constant"] = "linear"
     layer_scale: float | None = None
-    form: Literal["trainable", "reparameterized"] = "trainable"
 
     @property
     def prefix(self) -> int:

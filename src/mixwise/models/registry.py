@@ -1,4 +1,4 @@
-"""Models by name: a preset is a function from keyword changes to a `BackboneConfig`."""
+"""Models by name: a preset is a function from keyword changes to a config."""
 
 import fnmatch
 from collections.abc import Callable
@@ -7,13 +7,14 @@ from typing import Any
 
 import torch
 
-from mixwise.backbone import Backbone
-from mixwise.config import BackboneConfig
+import mixwise.backbone  # noqa: F401 (registers its architecture)
+from mixwise.config import ModelConfig
 from mixwise.errors import UsageError, unknown
-from mixwise.mixers import MIXERS, keyword_options
+from mixwise.mixers import MIXERS, Mixer, keyword_options
+from mixwise.model import Model, build
 from mixwise.models import compact, house
 
-Preset = Callable[..., BackboneConfig]
+Preset = Callable[..., ModelConfig]
 
 PRESETS: dict[str, Preset] = {}
 """Presets that are not made for every mixer: the papers' own."""
@@ -35,7 +36,7 @@ def presets() -> dict[str, Preset]:
     return found | PRESETS
 
 
-def model_config(name: str, **changes: Any) -> BackboneConfig:
+def model_config(name: str, **changes: Any) -> ModelConfig:
     """The config of a preset, with changes such as image=(64, 96), channels=1, classes=10."""
     known = presets()
     if name not in known:
@@ -47,7 +48,7 @@ def model_config(name: str, **changes: Any) -> BackboneConfig:
     return known[name](**changes)
 
 
-def create_model(name: str, **changes: Any) -> Backbone:
+def create_model(name: str, **changes: Any) -> Model:
     """A fresh model by name.
 
     Args:
@@ -57,16 +58,16 @@ def create_model(name: str, **changes: Any) -> Backbone:
     >>> create_model("token_mlp_nano", image=(32, 32), classes=10)(torch.randn(1, 3, 32, 32)).shape
     torch.Size([1, 10])
     """
-    return Backbone(model_config(name, **changes))
+    return build(model_config(name, **changes))
 
 
 def describe(name: str) -> tuple[int, str]:
     """(number of parameters, what mixes its tokens) of a preset, without allocating its weights."""
     config = model_config(name)
     with torch.device("meta"):
-        model = Backbone(config)
-    mixers = dict.fromkeys(b.mixer for stage in config.stages for b in stage.branches if b.mixer in MIXERS)
-    summaries = [(MIXERS[mixer].__doc__ or mixer).splitlines()[0] for mixer in mixers]
+        model = build(config)
+    mixers = dict.fromkeys(type(m) for m in model.modules() if isinstance(m, Mixer))
+    summaries = [(mixer.__doc__ or mixer.__name__).splitlines()[0] for mixer in mixers]
     return sum(p.numel() for p in model.parameters()), " ".join(summaries)
 
 

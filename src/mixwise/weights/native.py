@@ -5,17 +5,18 @@ import importlib.metadata
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import BeforeValidator, SerializeAsAny
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from mixwise.backbone import Backbone
-from mixwise.config import BackboneConfig, Config, Preprocess
+from mixwise.config import Config, ModelConfig, Preprocess
 from mixwise.errors import MixwiseError
 from mixwise.files import replacing
+from mixwise.model import Model, build, parse_config
 
 KEY = "mixwise"
 FORMAT = 1
@@ -26,7 +27,7 @@ class Header(Config):
 
     format: int = FORMAT
     task: Literal["classify"] = "classify"
-    config: BackboneConfig
+    config: Annotated[SerializeAsAny[ModelConfig], BeforeValidator(parse_config)]
     classes: tuple[str, ...] = ()
     """Names in the order of the outputs."""
     preprocess: Preprocess | None = None
@@ -68,10 +69,10 @@ def read_header(path: Path) -> Header:
     return Header.parse(found, str(path))
 
 
-def load_file(path: Path) -> tuple[Backbone, Header]:
+def load_file(path: Path) -> tuple[Model, Header]:
     """The model in evaluation mode, and the header. Every key must fit."""
     header = read_header(path)
-    model = Backbone(header.config)
+    model = build(header.config)
     with safe_open(path, framework="pt") as file:
         state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (safe_open is no mapping)
     try:

@@ -3,8 +3,8 @@
 import difflib
 from pathlib import Path
 
-from mixwise.backbone import Backbone
 from mixwise.errors import MixwiseError
+from mixwise.model import Model
 from mixwise.weights.native import Header, load_file, read_header
 
 BEST = "model.safetensors"
@@ -29,7 +29,7 @@ def resolve(path: str | Path) -> Path:
     raise MixwiseError(f"no model at {path}: expected a run folder or a .safetensors file{hint}")
 
 
-def load(path: str | Path) -> Backbone:
+def load(path: str | Path) -> Model:
     """The model of a run folder or a `.safetensors` file, on the CPU in evaluation mode.
 
     It takes normalised images; `Predictor(path)` also reads, resizes and normalises pictures and names the classes.

@@ -1,0 +1,66 @@
+"""What every model is, and how its config becomes it."""
+
+import copy
+from collections.abc import Callable
+from typing import Any, Self, TypeVar
+
+import torch
+from torch import nn
+
+from mixwise.config import ModelConfig
+from mixwise.errors import UsageError, unknown
+
+
+class Model(nn.Module):
+    """A model that is built from its config alone: `type(model)(model.config)` is the same architecture, fresh."""
+
+    config: ModelConfig
+
+    def reparameterize(self) -> Self:
+        """A new, equal, cheaper model for inference (evaluation mode). The original is left as it is.
+
+        Equality holds for the statistics the batch norms have now, so the result is not meant to be trained.
+        """
+        model = copy.deepcopy(self).eval()
+        if self.config.form != "reparameterized":
+            with torch.no_grad():
+                model.fold()
+            model.config = self.config.model_copy(update={"form": "reparameterized"})
+        return model
+
+    def fold(self) -> None:
+        """Fold what algebra allows, in place; how a fresh model gets the shape of a re-parameterised one too."""
+        raise NotImplementedError
+
+
+M = TypeVar("M", bound=type[Model])
+
+ARCHITECTURES: dict[str, tuple[type[ModelConfig], Callable[[Any], Model]]] = {}
+"""Config class and model class by kind."""
+
+
+def register_architecture(config: type[ModelConfig]) -> Callable[[M], M]:
+    """Class decorator: the model is built from configs of this class, and its files can be read."""
+
+    def add(cls: M) -> M:
+        ARCHITECTURES[config.model_fields["kind"].default] = (config, cls)
+        return cls
+
+    return add
+
+
+def build(config: ModelConfig) -> Model:
+    """A fresh model from a config of any architecture."""
+    return ARCHITECTURES[config.kind][1](config)
+
+
+def parse_config(data: Any) -> ModelConfig:
+    """The config that plain data describes, by its `kind`; a config passes."""
+    if isinstance(data, ModelConfig):
+        return data
+    kind = data.get("kind", "backbone") if isinstance(data, dict) else None
+    if not isinstance(kind, str):
+        raise UsageError(f"a model's config must be a table with a kind, got {data!r}")
+    if kind not in ARCHITECTURES:
+        raise unknown("kind of model", kind, ARCHITECTURES)
+    return ARCHITECTURES[kind][0].parse(data)
