@@ -86,6 +86,12 @@ def activation(name: str) -> nn.Module:
     return ACTIVATIONS[name]()
 
 
+def gate(z: Tensor, act: nn.Module, *, dim: int) -> Tensor:
+    """u · act(v), u and v the first and the second half of z along an axis. Source: Shazeer, arXiv 2002.05202."""
+    u, v = z.chunk(2, dim=dim)
+    return u * act(v)
+
+
 # --- norms on tokens (b, n, c) ----------------------------------------------------------------------------------------
 
 
@@ -206,6 +212,7 @@ class ChannelMLP(nn.Module):
         act: name of the activation.
         bias: of the first layer, in front of the activation.
         out_bias: of the second layer. Off in house models, where the batch norms that follow would remove it.
+        gated: the hidden layer is u · act(v), u and v the halves of the first layer; the gate starts as act(1).
     """
 
     spatial = False
@@ -218,17 +225,25 @@ class ChannelMLP(nn.Module):
         act: str = "gelu",
         bias: bool = True,
         out_bias: bool = False,
+        gated: bool = False,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         hidden = hidden_width("mlp", dim, ratio)
+        if gated and (hidden % 2 or not bias):
+            raise UsageError(f"mlp: gated needs a bias and a hidden width of two halves, got {hidden} and bias={bias}")
         self.fc1 = nn.Linear(dim, hidden, bias=bias)
         self.act = activation(act)
-        self.fc2 = nn.Linear(hidden, dim, bias=out_bias)
+        self.fc2 = nn.Linear(hidden // 2 if gated else hidden, dim, bias=out_bias)
+        self.gated = gated
         self.dropout = dropout
+        if gated:
+            nn.init.normal_(self.fc1.weight[hidden // 2 :], std=1e-6)
+            nn.init.ones_(self.fc1.bias[hidden // 2 :])
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
-        x = F.dropout(self.act(self.fc1(x)), self.dropout, self.training)
+        z = self.fc1(x)
+        x = F.dropout(gate(z, self.act, dim=2) if self.gated else self.act(z), self.dropout, self.training)
         return F.dropout(self.fc2(x), self.dropout, self.training)
 
 

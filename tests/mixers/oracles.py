@@ -100,14 +100,25 @@ def pool(x: A, p: Tensors, grid, size=3) -> A:
     return y
 
 
-def token_mlp(x: A, p: Tensors, grid, hidden=None, gelu="erf") -> A:
-    inner = elementwise(along_tokens(x, p["w1"], p["b1"]), lambda v: gelu_value(v, gelu))
+ACTS = {
+    "gelu": lambda v: gelu_value(v, "erf"),
+    "gelu_tanh": lambda v: gelu_value(v, "tanh"),
+    "identity": lambda v: v,
+    "relu": lambda v: max(v, 0.0),
+    "silu": lambda v: v * sigmoid(v),
+}
+
+
+def token_mlp(x: A, p: Tensors, grid, hidden=None, act="gelu", gated=False) -> A:
+    inner = along_tokens(x, p["w1"], p["b1"])
+    half = inner.shape[1] // 2
+    inner = inner[:, :half] * elementwise(inner[:, half:], ACTS[act]) if gated else elementwise(inner, ACTS[act])
     return along_tokens(inner, p["w2"], p["b2"])
 
 
-def feed_forward(x: A, p: Tensors, grid, ratio=4.0, gelu="erf") -> A:
+def feed_forward(x: A, p: Tensors, grid, ratio=4.0, act="gelu") -> A:
     assert p["w1"].shape[0] == round(ratio * x.shape[1])
-    return token_mlp(norm_over_tokens(x, p), p, grid, gelu=gelu)
+    return token_mlp(norm_over_tokens(x, p), p, grid, act=act)
 
 
 def _attend(queries: A, keys: A, values: A, scale: float, causal: bool = False) -> A:
@@ -231,14 +242,7 @@ def separable_conv(x: A, p: Tensors, grid, ratio=2.0, kernel=7, act="star_relu")
     def star_relu(v: float) -> float:
         return float(p["act.scale"][0]) * max(v, 0.0) ** 2 + float(p["act.shift"][0])
 
-    acts = {
-        "star_relu": star_relu,
-        "gelu": lambda v: gelu_value(v, "erf"),
-        "gelu_tanh": lambda v: gelu_value(v, "tanh"),
-        "identity": lambda v: v,
-        "relu": lambda v: max(v, 0.0),
-        "silu": lambda v: v * sigmoid(v),
-    }
+    acts = {**ACTS, "star_relu": star_relu}
     wide = elementwise(each_token(x, lambda t: dense(t, p, "fc1")), acts[act])
     maps = [_depthwise(image.reshape(*grid, -1), p["conv.weight"][:, 0]).reshape(x.shape[1], -1) for image in wide]
     return each_token(np.array(maps), lambda t: dense(t, p, "fc2"))

@@ -23,7 +23,7 @@ FORMS = [
     ("feature_attention", {}),
     ("feature_attention", {"qkv_bias": True}),
     ("feed_forward", {}),
-    ("feed_forward", {"ratio": 0.6, "gelu": "tanh"}),
+    ("feed_forward", {"ratio": 0.6, "act": "gelu_tanh"}),
     ("identity", {}),
     ("linear", {}),
     ("linear", {"bias": False}),
@@ -52,7 +52,8 @@ FORMS = [
     ("spatial_gate", {"split": False, "gate": "add"}),
     ("spatial_gate", {"split": False, "gate": "linear", "tiny_attention": 3}),
     ("token_mlp", {}),
-    ("token_mlp", {"hidden": 7, "gelu": "tanh"}),
+    ("token_mlp", {"hidden": 7, "act": "gelu_tanh"}),
+    ("token_mlp", {"hidden": 6, "act": "silu", "gated": True}),
 ]
 
 

@@ -39,7 +39,7 @@ class FeedForward(TokenMLP):
 
     Args:
         ratio: hidden width over n.
-        gelu: "erf" or "tanh".
+        act: of the hidden layer.
 
     Shapes: (b, n, c) → (b, n, c), n as built.
 
@@ -57,11 +57,11 @@ class FeedForward(TokenMLP):
         grid: Grid | None = None,
         *,
         ratio: float = 4.0,
-        gelu: Literal["erf", "tanh"] = "erf",
+        act: Literal["gelu", "gelu_tanh", "silu"] = "gelu",
     ) -> None:
         positive("ratio", ratio)
         hidden = None if tokens is None else max(1, round(tokens * ratio))
-        super().__init__(dim, tokens, grid, hidden=hidden, gelu=gelu)
+        super().__init__(dim, tokens, grid, hidden=hidden, act=act)
         assert tokens is not None
         self.norm = TokenAxisNorm(tokens)
 

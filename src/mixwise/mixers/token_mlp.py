@@ -3,10 +3,10 @@
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mixwise.layers import Grid, gelu_form, token_linear
+from mixwise.errors import UsageError
+from mixwise.layers import Grid, activation, gate, token_linear
 from mixwise.mixers.base import Mixer, positive, register
 
 
@@ -19,11 +19,13 @@ class TokenMLP(Mixer):
     Source: Tolstikhin et al., "MLP-Mixer", arXiv 2105.01601, section 2, equation 1. `hidden` is D_S, in the paper
     always half the width.
 
-    Differs from the paper: nothing. Google's code has the tanh form of GELU, timm the erf form: `gelu` names it.
+    Differs from the paper: nothing. Google's code has the tanh form of GELU, timm the erf form: `act` names it.
 
     Args:
         hidden: width of the token MLP; None: dim // 2.
-        gelu: "erf" or "tanh".
+        act: of the hidden layer.
+        gated: the hidden layer is u · act(v), u and v the halves of W1 x + b1; W2 is (n, hidden / 2). As in timm's
+            gmixer the gate starts as act(1).
 
     Shapes: (b, n, c) → (b, n, c), n as built.
 
@@ -40,20 +42,27 @@ class TokenMLP(Mixer):
         grid: Grid | None = None,
         *,
         hidden: int | None = None,
-        gelu: Literal["erf", "tanh"] = "erf",
+        act: Literal["gelu", "gelu_tanh", "silu"] = "gelu",
+        gated: bool = False,
     ) -> None:
         super().__init__(dim, tokens, grid)
         assert tokens is not None
         positive("hidden", hidden)
         hidden = max(1, dim // 2) if hidden is None else hidden
-        self.gelu = gelu_form(gelu)
+        if gated and hidden % 2:
+            raise UsageError(f"token_mlp: a gated layer has two halves, so hidden must be even, got {hidden}")
+        self.act = activation(act)
+        self.gated = gated
         self.w1 = nn.Parameter(torch.empty(hidden, tokens))
         self.b1 = nn.Parameter(torch.zeros(hidden))
-        self.w2 = nn.Parameter(torch.empty(tokens, hidden))
+        self.w2 = nn.Parameter(torch.empty(tokens, hidden // 2 if gated else hidden))
         self.b2 = nn.Parameter(torch.zeros(tokens))
         nn.init.xavier_uniform_(self.w1)
         nn.init.xavier_uniform_(self.w2)
+        if gated:
+            nn.init.normal_(self.w1[hidden // 2 :], std=1e-6)
+            nn.init.ones_(self.b1[hidden // 2 :])
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
-        hidden = F.gelu(token_linear(x, self.w1, self.b1), approximate=self.gelu)
-        return token_linear(hidden, self.w2, self.b2)
+        z = token_linear(x, self.w1, self.b1)
+        return token_linear(gate(z, self.act, dim=1) if self.gated else self.act(z), self.w2, self.b2)

@@ -1,7 +1,7 @@
 """Models by name: a preset is a function from keyword changes to a config."""
 
 import fnmatch
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,12 @@ def register_preset(name: str, preset: Preset) -> None:
     if name in PRESETS:
         raise UsageError(f"a preset named {name!r} exists already")
     PRESETS[name] = preset
+
+
+def register_variants(preset: Preset, variants: Mapping[str, Mapping[str, Any]]) -> None:
+    """Register one paper's models: each a name and the values that it gives to the keywords of `preset`."""
+    for name, values in variants.items():
+        register_preset(name, partial(preset, name=name, **values))
 
 
 def presets() -> dict[str, Preset]:

@@ -1,16 +1,27 @@
 """Models on disk: the native format here, one file for each foreign format."""
 
+from mixwise.weights import google_mixer as google_mixer
+from mixwise.weights import timm_mlp as timm_mlp
+from mixwise.weights.convert import Conversion, convert, convert_back, convert_state
+from mixwise.weights.mapping import FORMATS, Format, register_format
 from mixwise.weights.native import Header, load_file, read_header, save, weights_hash
 from mixwise.weights.resolve import BEST, LAST, info, load, resolve
 
 __all__ = [
     "BEST",
+    "FORMATS",
     "LAST",
+    "Conversion",
+    "Format",
     "Header",
+    "convert",
+    "convert_back",
+    "convert_state",
     "info",
     "load",
     "load_file",
     "read_header",
+    "register_format",
     "resolve",
     "save",
     "weights_hash",
