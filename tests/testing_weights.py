@@ -17,5 +17,5 @@ def lively(module: nn.Module, *, seed: int = 1) -> nn.Module:
                 tensor.copy_(torch.empty_like(tensor).normal_(0, 0.2, generator=generator))
             else:
                 fan = tensor[0].numel()
-                tensor.copy_(torch.empty_like(tensor).normal_(0, fan**-0.5, generator=generator))
+                tensor.copy_(torch.empty_like(tensor).normal_(0, 0.5 * fan**-0.5, generator=generator))
     return module
