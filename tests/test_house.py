@@ -20,6 +20,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 LAYERS = [
     ["errors", "files", "device"],
     ["config"],
+    ["norms", "folding"],
     ["layers"],
     ["stems", "positions", "heads"],
     ["mixers"],
@@ -32,6 +33,7 @@ LAYERS = [
     ["data"],
     ["training"],
     ["prediction"],
+    ["reparameterization"],
     ["evaluation"],
     ["report"],
     ["trainer"],

@@ -3,13 +3,20 @@
 Tokens are (b, n, c). A map (b, c, h, w) of channels-last memory is the same bytes, so going between the two is free.
 """
 
+import copy
 from collections.abc import Callable
+from typing import Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mixwise.errors import UsageError, unknown
+from mixwise.folding import absorb_after, absorb_before
+from mixwise.norms import Affine as Affine
+from mixwise.norms import GroupNorm1 as GroupNorm1
+from mixwise.norms import Norm, TokenBatchNorm
+from mixwise.norms import norm as norm
 
 Grid = tuple[int, ...]
 """How the tokens lie: (h, w) for an image, (n,) for a sequence or a set of points."""
@@ -69,13 +76,22 @@ class StarReLU(nn.Module):
         return self.scale * F.relu(x).square() + self.shift
 
 
+class SquaredReLU(nn.Module):
+    """relu(x)². Source: So et al., "Primer", arXiv 2109.08668."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x).square()
+
+
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "gelu": nn.GELU,
     "gelu_tanh": lambda: nn.GELU(approximate="tanh"),
     "identity": nn.Identity,
     "relu": nn.ReLU,
     "silu": nn.SiLU,
+    "squared_relu": SquaredReLU,
     "star_relu": StarReLU,
+    "tanh": nn.Tanh,
 }
 
 
@@ -90,86 +106,6 @@ def gate(z: Tensor, act: nn.Module, *, dim: int) -> Tensor:
     """u · act(v), u and v the first and the second half of z along an axis. Source: Shazeer, arXiv 2002.05202."""
     u, v = z.chunk(2, dim=dim)
     return u * act(v)
-
-
-# --- norms on tokens (b, n, c) ----------------------------------------------------------------------------------------
-
-
-class GroupNorm1(nn.Module):
-    """Mean and variance over tokens and channels together, affine per channel: GroupNorm with one group.
-
-    It is not LayerNorm, which normalises each token by itself. Source: arXiv 2111.11418, "modified layer norm".
-    """
-
-    def __init__(self, dim: int, *, scale: bool = True, bias: bool = True, eps: float = 1e-5) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim)) if scale else None
-        self.bias = nn.Parameter(torch.zeros(dim)) if bias else None
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.layer_norm(x, x.shape[1:], eps=self.eps)
-        x = x if self.weight is None else x * self.weight
-        return x if self.bias is None else x + self.bias
-
-
-class TokenBatchNorm(nn.BatchNorm1d):
-    """Batch norm per channel over batch and tokens, for tokens (b, n, c).
-
-    Runs as a channels-last map, which is the layout the kernels are fast in.
-    """
-
-    def __init__(self, dim: int, *, scale: bool = True, bias: bool = True, eps: float = 1e-5) -> None:
-        super().__init__(dim, eps=eps, affine=scale)
-        if not bias:
-            self.register_parameter("bias", None)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training and x.shape[0] * x.shape[1] == 1:
-            raise UsageError("batch norm needs more than one value per channel to train: use a larger batch")
-        return super().forward(x.transpose(1, 2).unsqueeze(-1)).squeeze(-1).transpose(1, 2)
-
-    def _check_input_dim(self, input: Tensor) -> None:
-        if input.dim() != 4:
-            raise UsageError(f"batch norm on tokens expects (b, n, c), got {input.dim() - 1} dimensions")
-
-
-class Affine(nn.Module):
-    """α ⊙ x + β per channel, no statistics. Source: Touvron et al., "ResMLP", arXiv 2105.03404, section 2."""
-
-    def __init__(self, dim: int, *, bias: bool = True) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-        self.bias = nn.Parameter(torch.zeros(dim)) if bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.weight if self.bias is None else torch.addcmul(self.bias, x, self.weight)
-
-
-def _layer_norm(dim: int, scale: bool, bias: bool, eps: float | None) -> nn.Module:
-    return nn.LayerNorm(dim, eps=eps or 1e-6, elementwise_affine=scale, bias=bias)
-
-
-NORMS: dict[str, Callable[[int, bool, bool, float | None], nn.Module]] = {
-    "affine": lambda dim, scale, bias, eps: Affine(dim, bias=bias) if scale else nn.Identity(),
-    "batch": lambda dim, scale, bias, eps: TokenBatchNorm(dim, scale=scale, bias=bias, eps=eps or 1e-5),
-    "group1": lambda dim, scale, bias, eps: GroupNorm1(dim, scale=scale, bias=bias, eps=eps or 1e-5),
-    "layer": _layer_norm,
-    "none": lambda dim, scale, bias, eps: nn.Identity(),
-}
-
-
-def norm(name: str, dim: int, *, scale: bool = True, bias: bool = True, eps: float | None = None) -> nn.Module:
-    """A norm on tokens (b, n, c) by name: layer, group1, batch, affine, none.
-
-    Args:
-        scale: False leaves out the learned scale, and with it the shift.
-        bias: False leaves out the learned shift.
-        eps: added to the variance; None: 1e-6 for layer, 1e-5 for the others; affine and none have none.
-    """
-    if name not in NORMS:
-        raise unknown("norm", name, NORMS)
-    return NORMS[name](dim, scale, scale and bias, eps)
 
 
 # --- residual branches ------------------------------------------------------------------------------------------------
@@ -197,6 +133,27 @@ class DropPath(nn.Module):
         return f"rate={self.rate:.3g}"
 
 
+class Mixing(nn.Module):
+    """What stands in a branch: mixes tokens or channels, (b, n, c) → (b, n, c). The attributes let a branch fold."""
+
+    spatial: bool = False
+    """Needs a 2-D grid and no prefix tokens."""
+    readers: tuple[str, ...] = ()
+    """Linear layers that all of the input passes first, so that they can absorb a factor and a summand per channel."""
+    writers: tuple[str, ...] = ()
+    """Linear layers whose sum is the output."""
+    commutes: bool = False
+    """A factor per channel in front equals the same factor behind."""
+
+    def reparameterize(self) -> "Mixing":
+        """An equal, cheaper module for inference; self where there is nothing to fold. The original stays as it is."""
+        return self
+
+    def fold_around(self, scale: Tensor, shift: Tensor | None, after: Tensor | None) -> "tuple[Mixing, Tensor | None]":
+        """For a module f that commutes: after · f(x · scale + shift) as (g, rest) with rest · g(x); None: no factor."""
+        raise NotImplementedError
+
+
 def hidden_width(who: str, dim: int, ratio: float) -> int:
     """`ratio` · dim as a whole number of at least 1."""
     if ratio <= 0:
@@ -204,7 +161,7 @@ def hidden_width(who: str, dim: int, ratio: float) -> int:
     return max(1, round(dim * ratio))
 
 
-class ChannelMLP(nn.Module):
+class ChannelMLP(Mixing):
     """Two linear layers on each token by itself: (b, n, c) → (b, n, c), hidden width `ratio` · c.
 
     Args:
@@ -215,7 +172,8 @@ class ChannelMLP(nn.Module):
         gated: the hidden layer is u · act(v), u and v the halves of the first layer; the gate starts as act(1).
     """
 
-    spatial = False
+    readers = ("fc1",)
+    writers = ("fc2",)
 
     def __init__(
         self,
@@ -246,8 +204,17 @@ class ChannelMLP(nn.Module):
         x = F.dropout(gate(z, self.act, dim=2) if self.gated else self.act(z), self.dropout, self.training)
         return F.dropout(self.fc2(x), self.dropout, self.training)
 
+    def reparameterize(self) -> Self:
+        if not isinstance(self.act, StarReLU) or self.gated:
+            return self
+        fused = copy.deepcopy(self)
+        scale, shift = (p.detach().double().expand(self.fc2.in_features) for p in (self.act.scale, self.act.shift))
+        absorb_before(fused.fc2, scale, shift)
+        fused.act = SquaredReLU()
+        return fused
 
-class LocalMLP(nn.Module):
+
+class LocalMLP(Mixing):
     """A channel MLP whose two layers are 3 × 3 convolutions: it mixes channels and looks at the neighbours.
 
         y = conv(relu(norm(conv(relu(x)))))        hidden width `ratio` · c
@@ -267,7 +234,7 @@ class LocalMLP(nn.Module):
         hidden = hidden_width("local_mlp", dim, ratio)
         self.act = activation(act)
         self.conv1 = nn.Conv2d(dim, hidden, kernel, padding=kernel // 2, bias=False)
-        self.norm = TokenBatchNorm(hidden)
+        self.norm: Norm = TokenBatchNorm(hidden)
         self.conv2 = nn.Conv2d(hidden, dim, kernel, padding=kernel // 2, bias=False)
         nn.init.kaiming_normal_(self.conv1.weight, mode="fan_out", nonlinearity="relu")
         nn.init.normal_(self.conv2.weight, std=0.2 * (2 / (dim * kernel**2)) ** 0.5)
@@ -275,6 +242,15 @@ class LocalMLP(nn.Module):
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         x = token_view(self.conv1(image_view(self.act(x), grid)))
         return token_view(self.conv2(image_view(self.act(self.norm(x)), grid)))
+
+    def reparameterize(self) -> Self:
+        scale, shift, rest = self.norm.split()
+        if scale is None:
+            return self
+        fused = copy.deepcopy(self)
+        absorb_after(fused.conv1, scale, shift)
+        fused.norm = rest
+        return fused
 
 
 ChannelMixer = ChannelMLP | LocalMLP

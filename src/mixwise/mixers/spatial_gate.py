@@ -55,6 +55,7 @@ class SpatialGate(Mixer):
     """
 
     fixed_grid = True
+    writers = ("fc2",)
 
     def __init__(
         self,
@@ -93,6 +94,7 @@ class SpatialGate(Mixer):
         if tiny_attention:
             self.tiny = TinyAttention(dim, tiny_attention, width, causal=causal, bias=gate == "multiply")
         self.fc2 = nn.Linear(width, dim, bias=out_bias)
+        self.readers = ("fc1", "tiny.qkv") if tiny_attention else ("fc1",)
         nn.init.normal_(self.weight, std=tokens**-0.5 if gate == "linear" else 1e-6)
         nn.init.xavier_uniform_(self.fc1.weight)
         nn.init.xavier_uniform_(self.fc2.weight)
