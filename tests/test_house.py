@@ -69,7 +69,7 @@ def test_files_stay_small(path):
     exceptions = {
         "mixers/repmlp.py": 140,
         "mixers/spatial_gate.py": 120,
-        "cli.py": 330,
+        "cli.py": 340,
         "mixers/external_attention.py": 110,
     }
     assert lines <= exceptions.get(path.relative_to(SOURCE).as_posix(), limit)

@@ -75,7 +75,8 @@ def reparam(
     gap = max(report.noise, report.pictures)
     if not gap <= TOLERANCE[dtype] * report.largest:
         raise MixwiseError(
-            f"re-parameterising {model} moved its outputs by {gap:.2g}, more than rounding explains: nothing was written"
+            f"re-parameterising {model} moved its outputs by {gap:.2g}, more than rounding explains: "
+            "nothing was written"
         )
     save(Path(out), fused.state_dict(), header.model_copy(update={"config": fused.config}))
     return report
