@@ -11,6 +11,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import timm
 import torch
@@ -79,7 +80,7 @@ def main() -> None:
             for batch in arguments.batches:
                 x = torch.randn(batch, 3, 224, 224).to(dtype)
                 with torch.inference_mode():
-                    times = interleaved({k: lambda m=m: m(x) for k, m in models.items()}, arguments.repeats)
+                    times = interleaved({k: partial(m, x) for k, m in models.items()}, arguments.repeats)
                     middle = {k: statistics.median(v) for k, v in times.items()}
                     print(
                         f"{name:18s} {str(dtype)[6:]:9s} {batch:5d} {1000 * middle['timm']:8.1f}ms "

@@ -10,6 +10,7 @@ hold the same random weights and batch-norm statistics, give the same output (pr
 
 import argparse
 import copy
+import itertools
 import statistics
 import time
 
@@ -21,7 +22,6 @@ from mixwise.blocks import Branch
 from mixwise.layers import TokenBatchNorm
 from mixwise.models import create_model, model_config
 from mixwise.weights.mapping import FORMATS, to_foreign
-
 
 AUTHORS = "authors' form"
 
@@ -93,7 +93,7 @@ class PlainNet(nn.Module):
     def __init__(self, depths: list[int], dims: list[int], sides: list[int], sets: list[int], classes: int) -> None:
         super().__init__()
         self.conv_embedding = ConvBN(3, dims[0], 4)
-        self.embeds = nn.ModuleList(ConvBN(a, b, 2) for a, b in zip(dims, dims[1:], strict=False))
+        self.embeds = nn.ModuleList(ConvBN(a, b, 2) for a, b in itertools.pairwise(dims))
         self.stages = nn.ModuleList(
             nn.ModuleList(PlainUnit(dim, side, s) for _ in range(depth))
             for depth, dim, side, s in zip(depths, dims, sides, sets, strict=True)
