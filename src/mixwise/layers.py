@@ -172,6 +172,9 @@ def norm(name: str, dim: int, *, scale: bool = True, bias: bool = True, eps: flo
     return NORMS[name](dim, scale, scale and bias, eps)
 
 
+make_norm = norm
+"""`norm` under a name that a keyword `norm` does not hide."""
+
 # --- residual branches ------------------------------------------------------------------------------------------------
 
 
@@ -213,6 +216,8 @@ class ChannelMLP(nn.Module):
         bias: of the first layer, in front of the activation.
         out_bias: of the second layer. Off in house models, where the batch norms that follow would remove it.
         gated: the hidden layer is u · act(v), u and v the halves of the first layer; the gate starts as act(1).
+        norm: name of a norm behind each layer, before the activation; the shift is then the norm's: the layers have no
+            bias of their own, and `bias` and `out_bias` are about the norms. RepMLPNet's FFN has batch.
     """
 
     spatial = False
@@ -226,15 +231,20 @@ class ChannelMLP(nn.Module):
         bias: bool = True,
         out_bias: bool = False,
         gated: bool = False,
+        norm: str = "none",
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         hidden = hidden_width("mlp", dim, ratio)
+        if gated and norm != "none":
+            raise UsageError(f"mlp: gated goes without a norm, got norm={norm!r}")
         if gated and (hidden % 2 or not bias):
             raise UsageError(f"mlp: gated needs a bias and a hidden width of two halves, got {hidden} and bias={bias}")
-        self.fc1 = nn.Linear(dim, hidden, bias=bias)
+        self.fc1 = nn.Linear(dim, hidden, bias=bias and norm == "none")
+        self.norm1 = make_norm(norm, hidden, bias=bias)
         self.act = activation(act)
-        self.fc2 = nn.Linear(hidden // 2 if gated else hidden, dim, bias=out_bias)
+        self.fc2 = nn.Linear(hidden // 2 if gated else hidden, dim, bias=out_bias and norm == "none")
+        self.norm2 = make_norm(norm, dim, bias=out_bias)
         self.gated = gated
         self.dropout = dropout
         if gated:
@@ -242,9 +252,9 @@ class ChannelMLP(nn.Module):
             nn.init.ones_(self.fc1.bias[hidden // 2 :])
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
-        z = self.fc1(x)
+        z = self.norm1(self.fc1(x))
         x = F.dropout(gate(z, self.act, dim=2) if self.gated else self.act(z), self.dropout, self.training)
-        return F.dropout(self.fc2(x), self.dropout, self.training)
+        return F.dropout(self.norm2(self.fc2(x)), self.dropout, self.training)
 
 
 class LocalMLP(nn.Module):

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from mixwise.config import Size, pair
 from mixwise.errors import UsageError
-from mixwise.layers import activation, image_view, norm, token_view
+from mixwise.layers import activation, image_view, make_norm, norm, token_view
 
 
 def _strides(factor: int) -> list[int]:
@@ -149,9 +149,6 @@ class ConvStem(Stem):
     def grid(self, size: Size) -> Size:
         return math.ceil(size[0] / self.patch[0]), math.ceil(size[1] / self.patch[1])
 
-
-make_norm = norm
-"""`norm` under a name that the keyword of `PatchStem` does not hide."""
 
 STEMS: dict[str, Any] = {"conv": ConvStem, "patch": PatchStem}
 """Every stem by name."""
