@@ -129,3 +129,19 @@ def test_conv_stem_takes_any_size():
 
 def test_no_head():
     assert output(classes=0).shape == (2, 10)
+
+
+def test_norms_in_the_channel_mlp_take_over_the_biases():
+    def mlp(**options):
+        branches = (BRANCHES[0], BranchConfig(mixer="mlp", options=options))
+        return {"stages": (StageConfig(depth=2, dim=10, branches=branches),)}
+
+    results = [output(**mlp(**o)) for o in ({}, {"norm": "batch"}, {"norm": "batch", "out_bias": True})]
+    results.append(output(**mlp(norm="batch", bias=False)))
+    assert all(not torch.allclose(a, b) for i, a in enumerate(results) for b in results[:i])
+    model = Backbone(config(**mlp(norm="batch", out_bias=True)))
+    assert {n for n, _ in model.stages[0].blocks[0][1].mixer.named_parameters()} == {
+        *("fc1.weight", "norm1.weight", "norm1.bias", "fc2.weight", "norm2.weight", "norm2.bias")
+    }
+    with pytest.raises(UsageError, match="gated goes without a norm"):
+        Backbone(config(**mlp(norm="batch", gated=True)))

@@ -15,7 +15,7 @@ from mixwise.errors import UsageError, unknown
 from mixwise.folding import absorb_after, absorb_before
 from mixwise.norms import Affine as Affine
 from mixwise.norms import GroupNorm1 as GroupNorm1
-from mixwise.norms import Norm, TokenBatchNorm
+from mixwise.norms import NoNorm, Norm, TokenBatchNorm, make_norm
 from mixwise.norms import norm as norm
 
 Grid = tuple[int, ...]
@@ -170,10 +170,11 @@ class ChannelMLP(Mixing):
         bias: of the first layer, in front of the activation.
         out_bias: of the second layer. Off in house models, where the batch norms that follow would remove it.
         gated: the hidden layer is u · act(v), u and v the halves of the first layer; the gate starts as act(1).
+        norm: name of a norm behind each layer, before the activation; the shift is then the norm's: the layers have no
+            bias of their own, and `bias` and `out_bias` are about the norms. RepMLPNet's FFN has batch.
     """
 
     readers = ("fc1",)
-    writers = ("fc2",)
 
     def __init__(
         self,
@@ -184,15 +185,21 @@ class ChannelMLP(Mixing):
         bias: bool = True,
         out_bias: bool = False,
         gated: bool = False,
+        norm: str = "none",
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         hidden = hidden_width("mlp", dim, ratio)
+        if gated and norm != "none":
+            raise UsageError(f"mlp: gated goes without a norm, got norm={norm!r}")
         if gated and (hidden % 2 or not bias):
             raise UsageError(f"mlp: gated needs a bias and a hidden width of two halves, got {hidden} and bias={bias}")
-        self.fc1 = nn.Linear(dim, hidden, bias=bias)
+        self.fc1 = nn.Linear(dim, hidden, bias=bias and norm == "none")
+        self.norm1 = make_norm(norm, hidden, bias=bias)
         self.act = activation(act)
-        self.fc2 = nn.Linear(hidden // 2 if gated else hidden, dim, bias=out_bias)
+        self.fc2 = nn.Linear(hidden // 2 if gated else hidden, dim, bias=out_bias and norm == "none")
+        self.norm2 = make_norm(norm, dim, bias=out_bias)
+        self.writers = ("fc2",) if norm == "none" else ()
         self.gated = gated
         self.dropout = dropout
         if gated:
@@ -200,17 +207,22 @@ class ChannelMLP(Mixing):
             nn.init.ones_(self.fc1.bias[hidden // 2 :])
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
-        z = self.fc1(x)
+        z = self.norm1(self.fc1(x))
         x = F.dropout(gate(z, self.act, dim=2) if self.gated else self.act(z), self.dropout, self.training)
-        return F.dropout(self.fc2(x), self.dropout, self.training)
+        return F.dropout(self.norm2(self.fc2(x)), self.dropout, self.training)
 
     def reparameterize(self) -> Self:
-        if not isinstance(self.act, StarReLU) or self.gated:
-            return self
         fused = copy.deepcopy(self)
-        scale, shift = (p.detach().double().expand(self.fc2.in_features) for p in (self.act.scale, self.act.shift))
-        absorb_before(fused.fc2, scale, shift)
-        fused.act = SquaredReLU()
+        if isinstance(self.act, StarReLU) and not self.gated:
+            scale, shift = (p.detach().double().expand(self.fc2.in_features) for p in (self.act.scale, self.act.shift))
+            absorb_before(fused.fc2, scale, shift)
+            fused.act = SquaredReLU()
+        for place, layer in (("norm1", fused.fc1), ("norm2", fused.fc2)):
+            factor, summand, rest = getattr(fused, place).split()
+            if isinstance(rest, NoNorm):
+                absorb_after(layer, factor, summand)
+                setattr(fused, place, rest)
+        fused.writers = ("fc2",) if isinstance(fused.norm2, NoNorm) else ()
         return fused
 
 

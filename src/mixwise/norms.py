@@ -135,3 +135,7 @@ def norm(name: str, dim: int, *, scale: bool = True, bias: bool = True, eps: flo
     if name not in NORMS:
         raise unknown("norm", name, NORMS)
     return NORMS[name](dim, scale, scale and bias, eps)
+
+
+make_norm = norm
+"""`norm` under a name that a keyword `norm` does not hide."""

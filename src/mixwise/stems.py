@@ -9,7 +9,7 @@ from mixwise.config import Size, pair
 from mixwise.errors import UsageError
 from mixwise.folding import absorb_after, absorb_before
 from mixwise.layers import activation, image_view, token_view
-from mixwise.norms import NoNorm, norm
+from mixwise.norms import NoNorm, make_norm, norm
 
 
 def _strides(factor: int) -> list[int]:
@@ -174,9 +174,6 @@ class ConvStem(Stem):
         for layer in self.layers:
             cast(Stem, layer).fold()
 
-
-make_norm = norm
-"""`norm` under a name that the keyword of `PatchStem` does not hide."""
 
 STEMS: dict[str, Any] = {"conv": ConvStem, "patch": PatchStem}
 """Every stem by name."""

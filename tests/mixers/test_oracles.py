@@ -37,6 +37,7 @@ FORMS = [
     ("repmlp", {"sharesets": 4, "kernels": (3, 5), "reduce": 2}),
     ("repmlp", {"partition": (3, 1), "sharesets": 2}),
     ("repmlp", {"partition": (1, 5), "sharesets": 8, "kernels": ()}),
+    ("repmlp", {"partition": (1, 5), "sharesets": 2, "order": "official"}),
     ("separable_conv", {}),
     *(
         ("separable_conv", {"kernel": 3, "ratio": 1.5, "act": a})

@@ -3,6 +3,7 @@
 from mixwise.config.base import Config, Options, Size, pair
 from mixwise.config.data import Augment, Data, Preprocess
 from mixwise.config.model import BackboneConfig, BranchConfig, ModelConfig, StageConfig, VisionConfig
+from mixwise.config.repmlp import RepMLPBlockConfig, RepMLPPlainConfig, RepMLPResNetConfig, RepMLPStageConfig
 from mixwise.config.training import Optimizer, Recipe, Train
 
 __all__ = [
@@ -16,6 +17,10 @@ __all__ = [
     "Options",
     "Preprocess",
     "Recipe",
+    "RepMLPBlockConfig",
+    "RepMLPPlainConfig",
+    "RepMLPResNetConfig",
+    "RepMLPStageConfig",
     "Size",
     "StageConfig",
     "Train",

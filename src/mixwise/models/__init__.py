@@ -1,6 +1,9 @@
 """Models by name: the house and compact models here, one file a paper beside them."""
 
 from mixwise.models import mlp_mixer as mlp_mixer
+from mixwise.models import repmlp_cifar as repmlp_cifar
+from mixwise.models import repmlp_resnet as repmlp_resnet
+from mixwise.models import repmlpnet as repmlpnet
 from mixwise.models import resmlp as resmlp
 from mixwise.models.registry import create_model, describe, list_models, model_config, presets, register_preset
 

@@ -18,6 +18,9 @@ from mixwise.weights.mapping import FORMATS, Format, Shapes, foreign_shapes, to_
 from mixwise.weights.native import Header, load_file, save, versions
 from mixwise.weights.resolve import resolve
 
+WORDS = {"trainable": "trainable weights", "reparameterized": "re-parameterised (deploy) weights"}
+"""Each form in words."""
+
 
 class Conversion(NamedTuple):
     """What was made of a checkpoint."""
@@ -31,12 +34,21 @@ class Conversion(NamedTuple):
 
 
 def convert_state(form: Format, state: Mapping[str, Tensor], config: ModelConfig) -> Model:
-    """A model with the weights of a foreign state, in evaluation mode. Every key must be accounted for."""
-    model = build(config)
+    """A model with the weights of a foreign state, in evaluation mode. Every key must be accounted for.
+
+    Raises `MixwiseError` where the weights are of another form (trainable, re-parameterised) than the config.
+    """
+    found = form.adapt(config, {name: tuple(tensor.shape) for name, tensor in state.items()}).form
+    if found != config.form:
+        raise MixwiseError(
+            f"these are {WORDS[found]}, and {config.name} was asked for as a model for {WORDS[config.form]}"
+        )
+    model = form.build(config)
     if all(t.dtype == torch.float64 for t in state.values() if t.is_floating_point()):
         model.double()
     model.load_state_dict(to_native(form.entries(config), state, model.state_dict(), _ignores(form)))
-    return model.eval()
+    model.eval()
+    return model if model.config.form == config.form else model.reparameterize()
 
 
 def convert(
@@ -78,6 +90,12 @@ def convert(
     if file.ema is not None:
         notes.append(f"the file has raw and averaged weights; {'averaged' if averaged else 'raw'} were taken")
     config = identify(form, shapes, path, model=model, image=None if image is None else pair(image))
+    if config.form == "reparameterized":
+        notes.append(f"the file has {WORDS[config.form]}; so has the result, which is not meant to be trained")
+    if new_head is not None and config.form == "reparameterized":
+        raise UsageError(
+            f"new_head makes a model to train, and {path} has {WORDS[config.form]}: take the trainable file"
+        )
     if new_head is not None:
         config, state = _without_head(form, config, state), _headless(form, config, state)
         notes.append(f"the head is new and untrained, for {new_head} classes")
@@ -152,7 +170,7 @@ def identify(
 def differences(form: Format, config: ModelConfig, shapes: Shapes) -> list[str]:
     """Where the shapes of a file differ from those that a config's file would have; empty: it fits."""
     with torch.device("meta"):
-        state = build(config).state_dict()
+        state = form.build(config).state_dict()
     entries, ignores = form.entries(config), _ignores(form)
     expected = foreign_shapes(entries, state)
     optional = {name for entry in entries if entry.optional for name in entry.foreign}
@@ -170,7 +188,7 @@ def _fitted(form: Format, config: ModelConfig, shapes: Shapes, image: Size | Non
     changes: dict[str, Any] = {} if image is None else {"image": image}
     if isinstance(config, VisionConfig):
         with torch.device("meta"):
-            state = build(config).state_dict()
+            state = form.build(config).state_dict()
         for entry in form.entries(config):
             found = [shapes[name] for name in entry.foreign if name in shapes]
             if len(found) != 1 or len(entry.foreign) != 1:
