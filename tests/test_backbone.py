@@ -129,3 +129,8 @@ def test_conv_stem_takes_any_size():
 
 def test_no_head():
     assert output(classes=0).shape == (2, 10)
+
+
+def test_hidden_head_is_tanh_unless_named():
+    assert not torch.allclose(output(head="hidden"), output(head="hidden", head_options={"act": "gelu"}))
+    assert not torch.allclose(output(head="hidden"), output())
