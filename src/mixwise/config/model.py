@@ -102,6 +102,10 @@ class BackboneConfig(VisionConfig):
     head_options: Options = {}
     drop_path: float = Field(default=0.0, ge=0, lt=1)
     drop_path_schedule: Literal["linear", "constant"] = "linear"
+    drop_path_batch: bool = False
+    """One draw a block for the whole batch, instead of one a sample."""
+    drop_path_rescale: bool = True
+    """Whether what is kept in training is divided by the probability to keep it."""
     layer_scale: float | None = None
 
     @property
