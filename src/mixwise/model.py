@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from mixwise.config import ModelConfig
+from mixwise.config import ModelConfig, VisionConfig
 from mixwise.errors import UsageError, unknown
 
 
@@ -15,6 +15,14 @@ class Model(nn.Module):
     """A model that is built from its config alone: `type(model)(model.config)` is the same architecture, fresh."""
 
     config: ModelConfig
+
+    def example(self, batch: int = 1) -> Tensor:
+        """An input of the shape that the model takes; of noise, always the same."""
+        config = self.config
+        if not isinstance(config, VisionConfig):
+            raise NotImplementedError
+        shape = (batch, config.channels, *config.image)
+        return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
     def reparameterize(self) -> Self:
         """A new, equal, cheaper model for inference (evaluation mode). The original is left as it is.

@@ -1,6 +1,6 @@
 """What a model is made of."""
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field
 from pydantic import model_validator as check
@@ -39,6 +39,8 @@ class StageConfig(Config):
 class ModelConfig(Config):
     """What every model's config says."""
 
+    task: ClassVar[Literal["classify", "text"]] = "classify"
+    """What the model is for, unless it is trained for something else."""
     kind: str
     """Which architecture it is the config of; fixed by the class."""
     name: str = "custom"

@@ -98,6 +98,8 @@ class Format:
     """Whether the authors evaluate the averaged weights of such a file."""
     adapt: Callable[[ModelConfig, Shapes], ModelConfig] = field(default=lambda config, shapes: config)
     """The config for a file whose options show in its keys, such as a hidden head layer."""
+    notes: tuple[str, ...] = ()
+    """What no file of the format says and its user must know."""
 
 
 FORMATS: dict[str, Format] = {}
