@@ -16,6 +16,8 @@ Source: Liu et al., "Pay Attention to MLPs", arXiv 2105.08050, section 3 and tab
 | amlp_s16_224        | mean            | 256 | 22,394,816 | 5.118  | –                                          |
 | amlp_b16_224        | mean            | 512 | 79,019,712 | 17.024 | –                                          |
 
+| gmlp                | as asked        | 256 | 19,422,656 | 4.392  | – (for other sizes; as S where not named)  |
+
 All have patches of 16 pixels and 30 blocks, and are trained on ImageNet-1k at 224 pixels only. The authors released
 neither code nor weights. The aMLPs are the gMLPs with a tiny attention of width 64: the paper has it in text only.
 
@@ -120,6 +122,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "b16_224": {"dim": 512, "drop_path": 0.2},
 }
 VARIANTS: dict[str, dict[str, Any]] = {
+    "gmlp": {},
     **{f"gmlp_{size}": values for size, values in SIZES.items()},
     **{f"gmlp_{size}_paper": values | {"read_out": "hidden"} for size, values in SIZES.items()},
     **{f"amlp_{size}": values | {"tiny_attention": 64} for size, values in SIZES.items()},
