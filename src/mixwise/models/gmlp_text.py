@@ -46,9 +46,10 @@ from mixwise.models.registry import register_variants
 
 
 class TextGate(SpatialGate):
-    """A spatial gate that takes a text shorter than it was built for, where the first part of W and b means the same.
+    """A spatial gate across the tokens of a text.
 
-    That is so where nothing comes from later tokens (causal) and where W knows distances only (Toeplitz).
+    It takes fewer tokens than it was built for, with the first part of W and b, where that means the same: where
+    nothing comes from later tokens (causal) and where W knows distances only (Toeplitz).
     """
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
