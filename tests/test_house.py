@@ -68,7 +68,7 @@ def test_files_stay_small(path):
     limit = 80 if path.parent.name == "mixers" and path.stem in MIXERS else 300
     exceptions = {
         "mixers/repmlp.py": 140,
-        "mixers/spatial_gate.py": 120,
+        "mixers/spatial_gate.py": 140,
         "cli.py": 340,
         "mixers/external_attention.py": 110,
     }

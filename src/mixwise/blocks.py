@@ -21,14 +21,14 @@ class Branch(nn.Module):
         dim: int,
         layer_scale: float | None = None,
         res_scale: float | None = None,
-        drop_path: float = 0.0,
+        drop_path: DropPath | None = None,
     ) -> None:
         super().__init__()
         self.norm = norm
         self.mixer = mixer
         self.scale = None if layer_scale is None else nn.Parameter(torch.full((dim,), layer_scale))
         self.res_scale = None if res_scale is None else nn.Parameter(torch.full((dim,), res_scale))
-        self.drop_path = DropPath(drop_path)
+        self.drop_path = drop_path or DropPath(0.0)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         y = self.mixer(self.norm(x), grid)

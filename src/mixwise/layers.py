@@ -115,19 +115,24 @@ class DropPath(nn.Module):
     """Drops the whole branch of a sample with probability `rate` in training, and scales the kept ones by 1/(1-rate).
 
     Source: Huang et al., "Deep Networks with Stochastic Depth", arXiv 1603.09382; per sample as in timm.
+
+    Args:
+        batch: one draw for the whole batch, as in the source.
+        rescale: False leaves the kept branches as they are.
     """
 
-    def __init__(self, rate: float) -> None:
+    def __init__(self, rate: float, *, batch: bool = False, rescale: bool = True) -> None:
         super().__init__()
         if not 0 <= rate < 1:
             raise UsageError(f"drop path: rate must be in [0, 1), got {rate}")
-        self.rate = rate
+        self.rate, self.batch, self.rescale = rate, batch, rescale
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.rate == 0:
             return x
         keep = 1 - self.rate
-        return x * x.new_empty((x.shape[0],) + (1,) * (x.dim() - 1)).bernoulli_(keep).div_(keep)
+        drawn = x.new_empty((1 if self.batch else x.shape[0],) + (1,) * (x.dim() - 1)).bernoulli_(keep)
+        return x * (drawn.div_(keep) if self.rescale else drawn)
 
     def extra_repr(self) -> str:
         return f"rate={self.rate:.3g}"

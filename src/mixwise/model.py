@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from mixwise.config import ModelConfig
+from mixwise.config import ModelConfig, VisionConfig
 from mixwise.errors import UsageError, unknown
 
 
@@ -17,6 +17,14 @@ class Model(nn.Module):
     config: ModelConfig
     trainable_when_fused: bool = False
     """Set by `reparameterize(trainable=True)`."""
+
+    def example(self, batch: int = 1) -> Tensor:
+        """An input of the shape that the model takes; of noise, always the same."""
+        config = self.config
+        if not isinstance(config, VisionConfig):
+            raise NotImplementedError
+        shape = (batch, config.channels, *config.image)
+        return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
     def reparameterize(self, *, trainable: bool = False) -> Self:
         """A new, equal, cheaper model for inference (evaluation mode). The original is left as it is.

@@ -200,6 +200,8 @@ def spatial_gate(
     causal=False,
     norm_eps=1e-5,
     gelu="erf",
+    gate_act="identity",
+    init="normal",
     out_bias=False,
 ) -> A:
     n = x.shape[1]
@@ -219,6 +221,7 @@ def spatial_gate(
             q, k, w = (image[:, i * tiny_attention : (i + 1) * tiny_attention] for i in range(3))
             attended = _attend(q, k, w, 1 / math.sqrt(tiny_attention), causal)
             v[b] += np.array([dense(t, p, "tiny.out") for t in attended])
+    v = np.tanh(v) if gate_act == "tanh" else v
     gated = {"multiply": u * v, "add": u + v, "linear": v}[gate]
     return each_token(gated, lambda t: dense(t, p, "fc2"))
 

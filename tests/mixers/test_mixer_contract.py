@@ -20,6 +20,7 @@ PAPER_FORMS = [
     ("spatial_gate", {"ratio": 6.0, "toeplitz": True, "tiny_attention": 5}),
     ("spatial_gate", {"split": False, "gate": "add"}),
     ("spatial_gate", {"split": False, "gate": "linear"}),
+    ("spatial_gate", {"gate_act": "tanh", "init": "zeros"}),
     ("spatial_gate", {"gate": "add", "causal": True, "tiny_attention": 5}),
 ]
 

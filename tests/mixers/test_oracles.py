@@ -49,6 +49,7 @@ FORMS = [
     ("spatial_gate", {"ratio": 1.5, "toeplitz": True, "gelu": "tanh", "norm_eps": 0.1, "out_bias": True}),
     ("spatial_gate", {"gate": "add", "causal": True, "tiny_attention": 3}),
     ("spatial_gate", {"tiny_attention": 3}),
+    ("spatial_gate", {"gate_act": "tanh", "init": "uniform", "tiny_attention": 3}),
     ("spatial_gate", {"split": False, "toeplitz": True, "causal": True}),
     ("spatial_gate", {"split": False, "gate": "add"}),
     ("spatial_gate", {"split": False, "gate": "linear", "tiny_attention": 3}),

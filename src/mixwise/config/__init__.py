@@ -4,6 +4,7 @@ from mixwise.config.base import Config, Options, Size, pair
 from mixwise.config.data import Augment, Data, Preprocess
 from mixwise.config.model import BackboneConfig, BranchConfig, ModelConfig, StageConfig, VisionConfig
 from mixwise.config.repmlp import RepMLPBlockConfig, RepMLPPlainConfig, RepMLPResNetConfig, RepMLPStageConfig
+from mixwise.config.text import GMLPTextConfig
 from mixwise.config.training import Optimizer, Recipe, Train
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "BranchConfig",
     "Config",
     "Data",
+    "GMLPTextConfig",
     "ModelConfig",
     "Optimizer",
     "Options",

@@ -1,6 +1,6 @@
 """What a model is made of."""
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field
 from pydantic import model_validator as check
@@ -39,6 +39,8 @@ class StageConfig(Config):
 class ModelConfig(Config):
     """What every model's config says."""
 
+    task: ClassVar[Literal["classify", "text"]] = "classify"
+    """What the model is for, unless it is trained for something else."""
     kind: str
     """Which architecture it is the config of; fixed by the class."""
     name: str = "custom"
@@ -102,6 +104,10 @@ class BackboneConfig(VisionConfig):
     head_options: Options = {}
     drop_path: float = Field(default=0.0, ge=0, lt=1)
     drop_path_schedule: Literal["linear", "constant"] = "linear"
+    drop_path_batch: bool = False
+    """One draw a block for the whole batch, instead of one a sample."""
+    drop_path_rescale: bool = True
+    """Whether what is kept in training is divided by the probability to keep it."""
     layer_scale: float | None = None
 
     @property

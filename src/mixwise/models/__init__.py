@@ -1,5 +1,7 @@
 """Models by name: the house and compact models here, one file a paper beside them."""
 
+from mixwise.models import gmlp as gmlp
+from mixwise.models import gmlp_text as gmlp_text
 from mixwise.models import mlp_mixer as mlp_mixer
 from mixwise.models import repmlp_cifar as repmlp_cifar
 from mixwise.models import repmlp_resnet as repmlp_resnet

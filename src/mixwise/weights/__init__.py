@@ -1,6 +1,7 @@
 """Models on disk: the native format here, one file for each foreign format."""
 
 from mixwise.weights import google_mixer as google_mixer
+from mixwise.weights import lucidrains as lucidrains
 from mixwise.weights import repmlp as repmlp
 from mixwise.weights import repmlp_v1 as repmlp_v1
 from mixwise.weights import timm_mlp as timm_mlp

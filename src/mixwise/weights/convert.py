@@ -96,6 +96,7 @@ def convert(
         raise UsageError(
             f"new_head makes a model to train, and {path} has {WORDS[config.form]}: take the trainable file"
         )
+    notes += form.notes
     if new_head is not None:
         config, state = _without_head(form, config, state), _headless(form, config, state)
         notes.append(f"the head is new and untrained, for {new_head} classes")
@@ -169,8 +170,11 @@ def identify(
 
 def differences(form: Format, config: ModelConfig, shapes: Shapes) -> list[str]:
     """Where the shapes of a file differ from those that a config's file would have; empty: it fits."""
-    with torch.device("meta"):
-        state = form.build(config).state_dict()
+    try:
+        with torch.device("meta"):
+            state = form.build(config).state_dict()
+    except UsageError as error:
+        return [str(error)]
     entries, ignores = form.entries(config), _ignores(form)
     expected = foreign_shapes(entries, state)
     optional = {name for entry in entries if entry.optional for name in entry.foreign}
@@ -186,6 +190,8 @@ def differences(form: Format, config: ModelConfig, shapes: Shapes) -> list[str]:
 def _fitted(form: Format, config: ModelConfig, shapes: Shapes, image: Size | None) -> ModelConfig:
     """A preset's config with what the file decides freely: classes, channels, options; and the image size."""
     changes: dict[str, Any] = {} if image is None else {"image": image}
+    if changes and not isinstance(config, VisionConfig):
+        raise UsageError(f"an image size is for models of images, and {config.name} is none")
     if isinstance(config, VisionConfig):
         with torch.device("meta"):
             state = form.build(config).state_dict()
@@ -237,13 +243,12 @@ def _with_head(model: Model, classes: int) -> Model:
 
 
 def _try_out(model: Model) -> None:
-    """One forward pass of an image model on noise must give finite numbers."""
-    config = model.config
-    if isinstance(config, VisionConfig):
-        noise = torch.randn(1, config.channels, *config.image, generator=torch.Generator().manual_seed(0))
-        with torch.inference_mode():
-            if not model(noise.to(next(model.parameters()).dtype)).isfinite().all():
-                raise MixwiseError("the converted model gives infinite or undefined numbers: the weights are damaged")
+    """One forward pass on noise must give finite numbers."""
+    noise = model.example()
+    noise = noise.to(next(model.parameters()).dtype) if noise.is_floating_point() else noise
+    with torch.inference_mode():
+        if not model(noise).isfinite().all():
+            raise MixwiseError("the converted model gives infinite or undefined numbers: the weights are damaged")
 
 
 def _header(form: Format, config: ModelConfig, classes: tuple[str, ...], averaged: bool) -> Header:
@@ -254,7 +259,10 @@ def _header(form: Format, config: ModelConfig, classes: tuple[str, ...], average
             raise UsageError(f"the model has {config.classes} outputs and {len(names)} class names were given")
         settings = {"image": config.image, "channels": config.channels} | form.preprocess(config)
         preprocess = Preprocess.parse(settings)
+    elif classes:
+        raise UsageError(f"class names are for image classifiers, and {config.name} is none")
     return Header(
+        task=config.task,
         config=config,
         classes=names,
         preprocess=preprocess,

@@ -102,6 +102,8 @@ class Format:
     build: Callable[[Any], Model] = build
     """The model that the table is about. Of a re-parameterised config it may be one of which only a part is folded, as
     deploy files have it; it is re-parameterised after loading."""
+    notes: tuple[str, ...] = ()
+    """What no file of the format says and its user must know."""
 
 
 FORMATS: dict[str, Format] = {}

@@ -26,7 +26,7 @@ class Header(Config):
     """What a model file says about itself."""
 
     format: int = FORMAT
-    task: Literal["classify"] = "classify"
+    task: Literal["classify", "text"] = "classify"
     config: Annotated[SerializeAsAny[ModelConfig], BeforeValidator(parse_config)]
     classes: tuple[str, ...] = ()
     """Names in the order of the outputs."""
