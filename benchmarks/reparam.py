@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from mixwise.blocks import Branch
 from mixwise.layers import TokenBatchNorm
+from mixwise.mixers import Mixer
 from mixwise.models import create_model, model_config
 from mixwise.weights.mapping import FORMATS, to_foreign
 
@@ -129,7 +130,7 @@ def halfway(model: nn.Module) -> nn.Module:
     """A copy with the RepMLP blocks folded and all other norms left, as the authors convert."""
     model = copy.deepcopy(model)
     for branch in model.modules():
-        if isinstance(branch, Branch):
+        if isinstance(branch, Branch) and isinstance(branch.mixer, Mixer):
             branch.mixer = branch.mixer.reparameterize()
     return model
 
