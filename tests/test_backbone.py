@@ -84,6 +84,26 @@ def test_drop_path_is_linear_or_constant_and_drops_whole_samples():
     assert torch.equal(layer.eval()(torch.ones(2, 3, 5)), torch.ones(2, 3, 5))
 
 
+def test_dropout_works_in_training_alone():
+    rates = {"dropout": 0.5, "out_dropout": 0.5}
+    attention = BranchConfig(mixer="attention", options={"heads": 2, **rates})
+    mlp = BranchConfig(mixer="mlp", options={"dropout": 0.5})
+    for changes in (
+        {"position_dropout": 0.5},
+        {"stages": (StageConfig(depth=1, dim=10, branches=(attention,)),)},
+        {"stages": (StageConfig(depth=1, dim=10, branches=(mlp,)),)},
+    ):
+        model, x = Backbone(config(**changes)), torch.randn(2, 2, 16, 24)
+        assert not torch.equal(model.train()(x), model(x))
+        assert torch.equal(model.eval()(x), model(x))
+    with pytest.raises(UsageError, match=r"dropout: rate must be in \[0, 1\)"):
+        Backbone(
+            config(
+                stages=(StageConfig(depth=1, dim=10, branches=(BranchConfig(mixer="mlp", options={"dropout": 1.0}),)),)
+            )
+        )
+
+
 def test_refused_configs_say_why():
     two = (StageConfig(depth=1, dim=8, branches=BRANCHES), StageConfig(depth=1, dim=8, branches=BRANCHES))
     with pytest.raises(UsageError, match="class token cannot pass a downsampling"):

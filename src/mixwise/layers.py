@@ -175,6 +175,12 @@ def norm(name: str, dim: int, *, scale: bool = True, bias: bool = True, eps: flo
 # --- residual branches ------------------------------------------------------------------------------------------------
 
 
+def check_rate(who: str, rate: float) -> None:
+    """Raise `UsageError` for a share that is dropped and is not in [0, 1)."""
+    if not 0 <= rate < 1:
+        raise UsageError(f"{who}: rate must be in [0, 1), got {rate}")
+
+
 class DropPath(nn.Module):
     """Drops the whole branch of a sample with probability `rate` in training, and scales the kept ones by 1/(1-rate).
 
@@ -183,8 +189,7 @@ class DropPath(nn.Module):
 
     def __init__(self, rate: float) -> None:
         super().__init__()
-        if not 0 <= rate < 1:
-            raise UsageError(f"drop path: rate must be in [0, 1), got {rate}")
+        check_rate("drop path", rate)
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
@@ -213,6 +218,7 @@ class ChannelMLP(nn.Module):
         bias: of the first layer, in front of the activation.
         out_bias: of the second layer. Off in house models, where the batch norms that follow would remove it.
         gated: the hidden layer is u · act(v), u and v the halves of the first layer; the gate starts as act(1).
+        dropout: of the hidden layer and of the output, in training.
     """
 
     spatial = False
@@ -230,6 +236,7 @@ class ChannelMLP(nn.Module):
     ) -> None:
         super().__init__()
         hidden = hidden_width("mlp", dim, ratio)
+        check_rate("mlp: dropout", dropout)
         if gated and (hidden % 2 or not bias):
             raise UsageError(f"mlp: gated needs a bias and a hidden width of two halves, got {hidden} and bias={bias}")
         self.fc1 = nn.Linear(dim, hidden, bias=bias)

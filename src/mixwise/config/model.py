@@ -91,6 +91,8 @@ class BackboneConfig(VisionConfig):
     """Grid of the learned positions, stretched bilinearly to the tokens at run time; None: the tokens' own."""
     prefix_positions: bool = True
     """Whether class and distillation token have a learned position too."""
+    position_dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Of the tokens behind the positions, prefix tokens included, in training."""
     class_token: bool = False
     distill_token: bool = False
     """A second prefix token for a teacher's labels, read by the head `distilled`."""
