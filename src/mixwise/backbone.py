@@ -76,6 +76,7 @@ class Backbone(Model):
         self.head = build_head(config)
         if self.prefix_tokens is not None:
             nn.init.trunc_normal_(self.prefix_tokens, std=0.02)
+            nn.init.normal_(self.prefix_tokens[:, :1], std=config.class_token_std)
         if config.form == "reparameterized":
             with torch.no_grad():
                 self.fold()

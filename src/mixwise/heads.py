@@ -13,15 +13,18 @@ class LinearHead(nn.Linear):
     """One linear layer.
 
     Args:
-        std: of the truncated normal that the weights start from; 0: zero.
+        std: of the truncated normal that the weights start from; 0: zero; None: Xavier uniform.
         start: the bias at the start; -6.9 = -ln 1000 in big_vision's ImageNet recipes.
     """
 
-    def __init__(self, dim: int, classes: int, *, std: float = 0.02, start: float = 0.0) -> None:
+    def __init__(self, dim: int, classes: int, *, std: float | None = 0.02, start: float = 0.0) -> None:
         super().__init__(dim, classes)
-        if std < 0:
+        if std is None:
+            nn.init.xavier_uniform_(self.weight)
+        elif std < 0:
             raise UsageError(f"the head's std must not be negative, got {std}")
-        nn.init.trunc_normal_(self.weight, std=std) if std else nn.init.zeros_(self.weight)
+        else:
+            nn.init.trunc_normal_(self.weight, std=std) if std else nn.init.zeros_(self.weight)
         nn.init.constant_(self.bias, start)
 
 

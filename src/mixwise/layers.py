@@ -248,6 +248,12 @@ class ChannelMLP(nn.Module):
             nn.init.normal_(self.fc1.weight[hidden // 2 :], std=1e-6)
             nn.init.ones_(self.fc1.bias[hidden // 2 :])
 
+    def matrices(self) -> list[Tensor]:
+        """As of token mixers."""
+        if self.gated:
+            raise UsageError("mlp: a gate starts in its own way: leave the model's init at 'own'")
+        return [self.fc1.weight, self.fc2.weight]
+
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         z = self.fc1(x)
         x = F.dropout(gate(z, self.act, dim=2) if self.gated else self.act(z), self.dropout, self.training)
@@ -278,6 +284,10 @@ class LocalMLP(nn.Module):
         self.conv2 = nn.Conv2d(hidden, dim, kernel, padding=kernel // 2, bias=False)
         nn.init.kaiming_normal_(self.conv1.weight, mode="fan_out", nonlinearity="relu")
         nn.init.normal_(self.conv2.weight, std=0.2 * (2 / (dim * kernel**2)) ** 0.5)
+
+    def matrices(self) -> list[Tensor]:
+        """As of token mixers."""
+        raise UsageError("local_mlp starts in its own way: leave the model's init at 'own'")
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         x = token_view(self.conv1(image_view(self.act(x), grid)))

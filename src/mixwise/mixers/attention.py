@@ -63,8 +63,11 @@ class Attention(Mixer):
         self.heads, self.dropout, self.out_dropout = head_count(dim, heads, width=32), dropout, out_dropout
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
         self.out = nn.Linear(dim, dim, bias=out_bias)
-        for weight in (*self.qkv.weight.chunk(3), self.out.weight):
+        for weight in self.matrices():
             nn.init.xavier_uniform_(weight)
+
+    def matrices(self) -> list[Tensor]:
+        return [*self.qkv.weight.chunk(3), self.out.weight]
 
     def forward(self, x: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
         q, k, v = self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)

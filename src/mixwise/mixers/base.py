@@ -47,6 +47,12 @@ class Mixer(nn.Module):
         """An equal, cheaper module for inference; self where there is nothing to fold."""
         return self
 
+    def matrices(self) -> list[Tensor]:
+        """What a model's `init` draws, one by one; `UsageError` for a mixer that starts in a special way."""
+        if any(p.dim() > 1 for p in self.parameters()):
+            raise UsageError(f"{type(self).__name__} starts in its own way: leave the model's init at 'own'")
+        return []
+
 
 def positive(option: str, value: float | None) -> None:
     """Raise `UsageError` for a size that is zero or less; None passes."""

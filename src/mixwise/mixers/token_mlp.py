@@ -68,6 +68,9 @@ class TokenMLP(Mixer):
             nn.init.normal_(self.w1[hidden // 2 :], std=1e-6)
             nn.init.ones_(self.b1[hidden // 2 :])
 
+    def matrices(self) -> list[Tensor]:
+        return super().matrices() if self.gated else [self.w1, self.w2]
+
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         z = token_linear(x, self.w1, self.b1)
         z = F.dropout(gate(z, self.act, dim=1) if self.gated else self.act(z), self.dropout, self.training)
