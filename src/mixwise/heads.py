@@ -36,13 +36,16 @@ class HiddenHead(nn.Module):
     Args:
         hidden: width in between; None: c.
         act: name of the activation.
+        std: of fc2 at the start, as of a linear head.
     """
 
-    def __init__(self, dim: int, classes: int, *, hidden: int | None = None, act: str = "tanh") -> None:
+    def __init__(
+        self, dim: int, classes: int, *, hidden: int | None = None, act: str = "tanh", std: float | None = 0.02
+    ) -> None:
         super().__init__()
         self.fc1 = nn.Linear(dim, hidden or dim)
         self.act = activation(act)
-        self.fc2 = LinearHead(hidden or dim, classes)
+        self.fc2 = LinearHead(hidden or dim, classes, std=std)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc2(self.act(self.fc1(x)))
@@ -72,12 +75,13 @@ class DistilledHead(nn.Module):
     """One linear layer per prefix token (b, 2, c); the answer is the mean of the two logits.
 
     Source: Touvron et al., "DeiT", arXiv 2012.12877, section 4. `both` gives them apart, for a loss with a teacher.
+    `std` is that of both at the start, as of a linear head.
     """
 
-    def __init__(self, dim: int, classes: int) -> None:
+    def __init__(self, dim: int, classes: int, *, std: float | None = 0.02) -> None:
         super().__init__()
-        self.label = LinearHead(dim, classes)
-        self.teacher = LinearHead(dim, classes)
+        self.label = LinearHead(dim, classes, std=std)
+        self.teacher = LinearHead(dim, classes, std=std)
 
     def both(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Logits from the class token and from the distillation token."""

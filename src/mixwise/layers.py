@@ -76,6 +76,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
     "silu": nn.SiLU,
     "star_relu": StarReLU,
+    "tanh": nn.Tanh,
 }
 
 
