@@ -1,7 +1,9 @@
 """Models by name: the house and compact models here, one file a paper beside them."""
 
+from mixwise.models import ff_only as ff_only
 from mixwise.models import mlp_mixer as mlp_mixer
 from mixwise.models import resmlp as resmlp
+from mixwise.models import vit as vit
 from mixwise.models.registry import create_model, describe, list_models, model_config, presets, register_preset
 
 __all__ = ["create_model", "describe", "list_models", "model_config", "presets", "register_preset"]
