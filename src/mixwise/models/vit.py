@@ -48,6 +48,7 @@ from typing import Any, Literal
 
 from mixwise.config import BackboneConfig, BranchConfig, Size, StageConfig, pair
 from mixwise.errors import UsageError, unknown
+from mixwise.layers import gelu_form
 from mixwise.mixers.attention import head_count
 from mixwise.models.registry import register_variants
 
@@ -112,7 +113,7 @@ def vit(
     if distilled and (pool != "token" or pre_logits):
         raise UsageError("a distilled model reads its two tokens with two linear heads: no pool='mean', no pre_logits")
     start = STARTS[init]
-    act = {"erf": "gelu", "tanh": "gelu_tanh"}[gelu]
+    act = {"none": "gelu", "tanh": "gelu_tanh"}[gelu_form(gelu)]
     attention = {"heads": head_count(dim, heads, width=64), "qkv_bias": qkv_bias, "out_bias": True}
     branches = (
         BranchConfig(mixer="attention", options=attention | {"dropout": attention_dropout, "out_dropout": dropout}),
