@@ -96,6 +96,61 @@ def test_drop_path_of_a_whole_batch_and_without_rescaling():
     assert [m.rate for m in layers] == pytest.approx([0, 0, 0.4, 0.4])
 
 
+def test_dropout_works_in_training_alone():
+    rates = {"dropout": 0.5, "out_dropout": 0.5}
+    attention = BranchConfig(mixer="attention", options={"heads": 2, **rates})
+    mlp = BranchConfig(mixer="mlp", options={"dropout": 0.5})
+    for changes in (
+        {"position_dropout": 0.5},
+        {"stages": (StageConfig(depth=1, dim=10, branches=(attention,)),)},
+        {"stages": (StageConfig(depth=1, dim=10, branches=(mlp,)),)},
+    ):
+        model, x = Backbone(config(**changes)), torch.randn(2, 2, 16, 24)
+        assert not torch.equal(model.train()(x), model(x))
+        assert torch.equal(model.eval()(x), model(x))
+    with pytest.raises(UsageError, match=r"dropout: rate must be in \[0, 1\)"):
+        Backbone(
+            config(
+                stages=(StageConfig(depth=1, dim=10, branches=(BranchConfig(mixer="mlp", options={"dropout": 1.0}),)),)
+            )
+        )
+
+
+def start(**changes) -> Backbone:
+    torch.manual_seed(0)
+    branches = (BranchConfig(mixer="attention", options={"heads": 4, "qkv_bias": True}), BranchConfig(mixer="mlp"))
+    stages = (StageConfig(depth=1, dim=64, branches=branches),)
+    return Backbone(config(**{"stages": stages, "class_token": True} | changes))
+
+
+def test_init_draws_each_matrix_as_it_says():
+    for init, std in (("normal", 0.02), ("xavier", (2 / 128) ** 0.5), ("flax", (2 / 128) ** 0.5)):
+        attention, mlp = (branch.mixer for branch in start(init=init).stages[0].blocks[0])
+        for matrix in attention.matrices():
+            assert float(matrix.detach().std()) == pytest.approx(std, rel=0.05)
+        assert len(attention.matrices()) == 4  # each of query, key and value by itself
+        assert not attention.qkv.bias.any()
+        assert float(mlp.fc1.bias.detach().std()) == pytest.approx(1e-6 if init == "flax" else 0.0, rel=0.3)
+    assert start().stages[0].blocks[0][1].mixer.fc1.bias.any()  # own: torch's default
+    for mixer, options in (("mlp", {"gated": True}), ("repmlp", {})):
+        stages = (StageConfig(depth=1, dim=10, branches=(BranchConfig(mixer=mixer, options=options),)),)
+        with pytest.raises(UsageError, match="leave the model's init at 'own'"):
+            Backbone(config(init="normal", stages=stages))
+
+
+def test_start_of_class_token_stem_and_head():
+    assert not start(class_token_std=0.0).prefix_tokens.any()
+    assert float(start(class_token_std=1e-6).prefix_tokens.detach().std()) == pytest.approx(1e-6, rel=0.3)
+    stem = {init: start(stem_init=init).stem.proj for init in ("torch", "normal", "lecun")}
+    assert [bool(stem[init].bias.any()) for init in stem] == [True, False, False]
+    fan = 2 * 4 * 8
+    for init, std in (("torch", (3 * fan) ** -0.5), ("normal", 0.02), ("lecun", fan**-0.5)):
+        assert float(stem[init].weight.detach().std()) == pytest.approx(std, rel=0.05)
+    assert float(start(head_options={"std": None}, classes=64).head.weight.detach().std()) == pytest.approx(
+        1 / 8, rel=0.05
+    )
+
+
 def test_refused_configs_say_why():
     two = (StageConfig(depth=1, dim=8, branches=BRANCHES), StageConfig(depth=1, dim=8, branches=BRANCHES))
     with pytest.raises(UsageError, match="class token cannot pass a downsampling"):

@@ -42,6 +42,12 @@ def test_wrong_changes_are_refused(changes, message):
         create_model("pool_nano", **changes)
 
 
+@pytest.mark.parametrize("changes", [{"drop_path": 2.0}, {"depth": 0}, {"image": (0, 8)}])
+def test_wrong_values_are_named_in_papers_models_too(changes):
+    with pytest.raises(UsageError, match=rf"setting .{next(iter(changes))}.*model 'mixer_s16_224'.*got"):
+        create_model("mixer_s16_224", **changes)
+
+
 def test_a_mixer_registered_late_has_models():
     """As in a notebook: after the models were already listed."""
     code = (

@@ -36,6 +36,29 @@ def build_mixer(config: BranchConfig, dim: int, tokens: int, grid: Grid) -> Mixe
         raise UsageError(f"mixer {config.mixer!r} cannot take the options {config.options}: {error}") from None
 
 
+def start_weights(mixer: Mixer | ChannelMixer, init: str) -> None:
+    """Draw the weights of a mixer as a config's `init` says."""
+    if init == "own":
+        return
+    for matrix in mixer.matrices():
+        nn.init.trunc_normal_(matrix, std=0.02) if init == "normal" else nn.init.xavier_uniform_(matrix)
+    small = init == "flax" and not isinstance(mixer, Mixer)
+    for layer in mixer.modules():
+        if isinstance(layer, nn.Linear) and layer.bias is not None:
+            nn.init.normal_(layer.bias, std=1e-6 if small else 0.0)
+
+
+def start_stem(stem: Stem, init: str) -> None:
+    """Draw the convolutions of a stem as a config's `stem_init` says."""
+    for layer in stem.modules():
+        if isinstance(layer, nn.Conv2d) and init != "torch":
+            lecun = layer.weight[0].numel() ** -0.5 / 0.87962566  # what cutting at two leaves of the deviation
+            std, cut = (lecun, 2 * lecun) if init == "lecun" else (0.02, 2.0)
+            nn.init.trunc_normal_(layer.weight, std=std, a=-cut, b=cut)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+
 def drop_path_rates(config: BackboneConfig) -> list[float]:
     """The drop-path rate of each block: rising linearly from 0 to the maximum, or constant."""
     depth = sum(stage.depth for stage in config.stages)
@@ -50,7 +73,9 @@ def build_stem(config: BackboneConfig) -> Stem:
     if cls is None:
         raise unknown("stem", config.stem, STEMS)
     _check_options(cls, config.stem_options, f"stem {config.stem!r}")
-    return cls(config.channels, config.stages[0].dim, config.patch, norm_name=config.norm, **config.stem_options)
+    stem = cls(config.channels, config.stages[0].dim, config.patch, norm_name=config.norm, **config.stem_options)
+    start_stem(stem, config.stem_init)
+    return stem
 
 
 def build_head(config: BackboneConfig) -> Any:
@@ -91,6 +116,7 @@ def build_block(stage: StageConfig, config: BackboneConfig, grid: Size, rate: fl
     branches = []
     for branch in stage.branches:
         mixer = build_mixer(branch, stage.dim, grid[0] * grid[1] + config.prefix, grid)
+        start_weights(mixer, config.init)
         if mixer.spatial and config.prefix:
             raise UsageError(f"{config.name}: mixer {branch.mixer!r} works on a 2-D grid and cannot have a class token")
         bias = config.norm_bias if branch.norm_bias is None else branch.norm_bias

@@ -8,6 +8,7 @@ A block is a short list of residual branches, each mixing either tokens or chann
 from typing import NamedTuple, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mixwise.assemble import (
@@ -75,6 +76,7 @@ class Backbone(Model):
         self.head = build_head(config)
         if self.prefix_tokens is not None:
             nn.init.trunc_normal_(self.prefix_tokens, std=0.02)
+            nn.init.normal_(self.prefix_tokens[:, :1], std=config.class_token_std)
         if config.form == "reparameterized":
             with torch.no_grad():
                 self.fold()
@@ -127,7 +129,8 @@ class Backbone(Model):
         x = token_view(x)
         if self.prefix_tokens is not None:
             x = torch.cat([self.prefix_tokens.to(x.dtype).expand(x.shape[0], -1, -1), x], dim=1)
-        return (x if self.position is None else self.position(x, grid)), grid
+        x = x if self.position is None else self.position(x, grid)
+        return F.dropout(x, self.config.position_dropout, self.training), grid
 
     def features(self, images: Tensor) -> Features:
         """Images (b, channels, h, w) → tokens (b, n, c) of the last stage and their grid.

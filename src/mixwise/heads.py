@@ -22,15 +22,18 @@ class LinearHead(nn.Linear, Head):
     """One linear layer.
 
     Args:
-        std: of the truncated normal that the weights start from; 0: zero.
+        std: of the truncated normal that the weights start from; 0: zero; None: Xavier uniform.
         start: the bias at the start; -6.9 = -ln 1000 in big_vision's ImageNet recipes.
     """
 
-    def __init__(self, dim: int, classes: int, *, std: float = 0.02, start: float = 0.0) -> None:
+    def __init__(self, dim: int, classes: int, *, std: float | None = 0.02, start: float = 0.0) -> None:
         super().__init__(dim, classes)
-        if std < 0:
+        if std is None:
+            nn.init.xavier_uniform_(self.weight)
+        elif std < 0:
             raise UsageError(f"the head's std must not be negative, got {std}")
-        nn.init.trunc_normal_(self.weight, std=std) if std else nn.init.zeros_(self.weight)
+        else:
+            nn.init.trunc_normal_(self.weight, std=std) if std else nn.init.zeros_(self.weight)
         nn.init.constant_(self.bias, start)
 
     def fold_input(self, scale: Tensor | None, shift: Tensor | None) -> None:
@@ -45,13 +48,16 @@ class HiddenHead(Head):
     Args:
         hidden: width in between; None: c.
         act: name of the activation.
+        std: of fc2 at the start, as of a linear head.
     """
 
-    def __init__(self, dim: int, classes: int, *, hidden: int | None = None, act: str = "tanh") -> None:
+    def __init__(
+        self, dim: int, classes: int, *, hidden: int | None = None, act: str = "tanh", std: float | None = 0.02
+    ) -> None:
         super().__init__()
         self.fc1 = nn.Linear(dim, hidden or dim)
         self.act = activation(act)
-        self.fc2 = LinearHead(hidden or dim, classes)
+        self.fc2 = LinearHead(hidden or dim, classes, std=std)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc2(self.act(self.fc1(x)))
@@ -89,12 +95,13 @@ class DistilledHead(Head):
     """One linear layer per prefix token (b, 2, c); the answer is the mean of the two logits.
 
     Source: Touvron et al., "DeiT", arXiv 2012.12877, section 4. `both` gives them apart, for a loss with a teacher.
+    `std` is that of both at the start, as of a linear head.
     """
 
-    def __init__(self, dim: int, classes: int) -> None:
+    def __init__(self, dim: int, classes: int, *, std: float | None = 0.02) -> None:
         super().__init__()
-        self.label = LinearHead(dim, classes)
-        self.teacher = LinearHead(dim, classes)
+        self.label = LinearHead(dim, classes, std=std)
+        self.teacher = LinearHead(dim, classes, std=std)
 
     def both(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Logits from the class token and from the distillation token."""

@@ -111,6 +111,12 @@ def gate(z: Tensor, act: nn.Module, *, dim: int) -> Tensor:
 # --- residual branches ------------------------------------------------------------------------------------------------
 
 
+def check_rate(who: str, rate: float) -> None:
+    """Raise `UsageError` for a share that is dropped and is not in [0, 1)."""
+    if not 0 <= rate < 1:
+        raise UsageError(f"{who}: rate must be in [0, 1), got {rate}")
+
+
 class DropPath(nn.Module):
     """Drops the whole branch of a sample with probability `rate` in training, and scales the kept ones by 1/(1-rate).
 
@@ -123,8 +129,7 @@ class DropPath(nn.Module):
 
     def __init__(self, rate: float, *, batch: bool = False, rescale: bool = True) -> None:
         super().__init__()
-        if not 0 <= rate < 1:
-            raise UsageError(f"drop path: rate must be in [0, 1), got {rate}")
+        check_rate("drop path", rate)
         self.rate, self.batch, self.rescale = rate, batch, rescale
 
     def forward(self, x: Tensor) -> Tensor:
@@ -177,6 +182,7 @@ class ChannelMLP(Mixing):
         gated: the hidden layer is u · act(v), u and v the halves of the first layer; the gate starts as act(1).
         norm: name of a norm behind each layer, before the activation; the shift is then the norm's: the layers have no
             bias of their own, and `bias` and `out_bias` are about the norms. RepMLPNet's FFN has batch.
+        dropout: of the hidden layer and of the output, in training.
     """
 
     readers = ("fc1",)
@@ -197,6 +203,7 @@ class ChannelMLP(Mixing):
         hidden = hidden_width("mlp", dim, ratio)
         if gated and norm != "none":
             raise UsageError(f"mlp: gated goes without a norm, got norm={norm!r}")
+        check_rate("mlp: dropout", dropout)
         if gated and (hidden % 2 or not bias):
             raise UsageError(f"mlp: gated needs a bias and a hidden width of two halves, got {hidden} and bias={bias}")
         self.fc1 = nn.Linear(dim, hidden, bias=bias and norm == "none")
@@ -210,6 +217,12 @@ class ChannelMLP(Mixing):
         if gated:
             nn.init.normal_(self.fc1.weight[hidden // 2 :], std=1e-6)
             nn.init.ones_(self.fc1.bias[hidden // 2 :])
+
+    def matrices(self) -> list[Tensor]:
+        """As of token mixers."""
+        if self.gated:
+            raise UsageError("mlp: a gate starts in its own way: leave the model's init at 'own'")
+        return [self.fc1.weight, self.fc2.weight]
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         z = self.norm1(self.fc1(x))
@@ -255,6 +268,10 @@ class LocalMLP(Mixing):
         self.conv2 = nn.Conv2d(hidden, dim, kernel, padding=kernel // 2, bias=False)
         nn.init.kaiming_normal_(self.conv1.weight, mode="fan_out", nonlinearity="relu")
         nn.init.normal_(self.conv2.weight, std=0.2 * (2 / (dim * kernel**2)) ** 0.5)
+
+    def matrices(self) -> list[Tensor]:
+        """As of token mixers."""
+        raise UsageError("local_mlp starts in its own way: leave the model's init at 'own'")
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         x = token_view(self.conv1(image_view(self.act(x), grid)))

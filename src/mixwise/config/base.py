@@ -44,7 +44,7 @@ class Config(BaseModel):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            raise UsageError("; ".join(_sentence(cls, e, where) for e in error.errors())) from None
+            raise in_words(error, cls, where) from None
 
     def to_json(self) -> str:
         """As JSON text."""
@@ -82,6 +82,11 @@ class Config(BaseModel):
             free = bool(parents) and parents[-1].split("_")[-1] in ("changes", "options") and isinstance(node, dict)
             node[last if free else _key(node, last, path)] = value
         return type(self).parse(data)
+
+
+def in_words(error: ValidationError, cls: type[BaseModel], where: str = "") -> UsageError:
+    """What pydantic found wrong with a configuration of a class, one sentence for each field."""
+    return UsageError("; ".join(_sentence(cls, e, where) for e in error.errors()))
 
 
 def _key(node: Any, key: str, path: str) -> str | int:

@@ -93,7 +93,11 @@ class BackboneConfig(VisionConfig):
     """Grid of the learned positions, stretched bilinearly to the tokens at run time; None: the tokens' own."""
     prefix_positions: bool = True
     """Whether class and distillation token have a learned position too."""
+    position_dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Of the tokens behind the positions, prefix tokens included, in training."""
     class_token: bool = False
+    class_token_std: float = Field(default=0.02, ge=0)
+    """Of the normal that it starts from; 0: zero. The distillation token has 0.02."""
     distill_token: bool = False
     """A second prefix token for a teacher's labels, read by the head `distilled`."""
     pool: Literal["mean", "token", "prefix"] = "mean"
@@ -102,6 +106,13 @@ class BackboneConfig(VisionConfig):
     """Pool, then normalise; otherwise normalise, then pool."""
     head: str = "linear"
     head_options: Options = {}
+    init: Literal["own", "normal", "xavier", "flax"] = "own"
+    """Start of the branches. own: each mixer's. normal: matrices normal with std 0.02, xavier: Xavier uniform, each
+    matrix by itself (query, key and value too); linear layers' biases zero. flax: as xavier, the channel MLPs' biases
+    normal with std 1e-6."""
+    stem_init: Literal["torch", "normal", "lecun"] = "torch"
+    """Start of the stem's convolutions. torch: its default, uniform, the bias too. normal: std 0.02. lecun: normal with
+    variance 1 / fan-in, cut at two standard deviations, as in Flax. The last two have biases of zero."""
     drop_path: float = Field(default=0.0, ge=0, lt=1)
     drop_path_schedule: Literal["linear", "constant"] = "linear"
     drop_path_batch: bool = False

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mixwise.errors import UsageError
-from mixwise.layers import Grid
+from mixwise.layers import Grid, check_rate
 from mixwise.mixers.base import Mixer, register
 
 
@@ -33,6 +33,8 @@ class Attention(Mixer):
         heads: None: as many as divide c and are at least 32 wide.
         qkv_bias: biases of query, key and value.
         out_bias: bias of the output layer P.
+        dropout: of the weights that the softmax gives, in training.
+        out_dropout: of the output, in training.
 
     Shapes: (b, n, c) → (b, n, c); mask (b, n) bool, False: a token that nobody reads. Raises `UsageError` where
     heads does not divide c.
@@ -54,16 +56,23 @@ class Attention(Mixer):
         heads: int | None = None,
         qkv_bias: bool = False,
         out_bias: bool = False,
+        dropout: float = 0.0,
+        out_dropout: float = 0.0,
     ) -> None:
         super().__init__(dim, tokens, grid)
-        self.heads = head_count(dim, heads, width=32)
+        check_rate("attention: dropout", dropout)
+        check_rate("attention: out_dropout", out_dropout)
+        self.heads, self.dropout, self.out_dropout = head_count(dim, heads, width=32), dropout, out_dropout
         self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
         self.out = nn.Linear(dim, dim, bias=out_bias)
-        for weight in (*self.qkv.weight.chunk(3), self.out.weight):
+        for weight in self.matrices():
             nn.init.xavier_uniform_(weight)
+
+    def matrices(self) -> list[Tensor]:
+        return [*self.qkv.weight.chunk(3), self.out.weight]
 
     def forward(self, x: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
         q, k, v = self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
         keep = None if mask is None else mask[:, None, None, :]
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=keep)
-        return self.out(y.transpose(1, 2).flatten(2))
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=keep, dropout_p=self.dropout if self.training else 0.0)
+        return F.dropout(self.out(y.transpose(1, 2).flatten(2)), self.out_dropout, self.training)

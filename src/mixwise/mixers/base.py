@@ -41,6 +41,12 @@ class Mixer(Mixing):
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         raise NotImplementedError
 
+    def matrices(self) -> list[Tensor]:
+        """What a model's `init` draws, one by one; `UsageError` for a mixer that starts in a special way."""
+        if any(p.dim() > 1 for p in self.parameters()):
+            raise UsageError(f"{type(self).__name__} starts in its own way: leave the model's init at 'own'")
+        return []
+
 
 def positive(option: str, value: float | None) -> None:
     """Raise `UsageError` for a size that is zero or less; None passes."""

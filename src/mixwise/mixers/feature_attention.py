@@ -43,8 +43,11 @@ class FeatureAttention(Mixer):
         self.qkv_bias = nn.Parameter(torch.zeros(3 * tokens)) if qkv_bias else None
         self.out = nn.Parameter(torch.empty(tokens, tokens))
         self.out_bias = nn.Parameter(torch.zeros(tokens))
-        for weight in (*self.qkv.chunk(3), self.out):
+        for weight in self.matrices():
             nn.init.xavier_uniform_(weight)
+
+    def matrices(self) -> list[Tensor]:
+        return [*self.qkv.chunk(3), self.out]
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         q, k, v = token_linear(self.norm(x), self.qkv, self.qkv_bias).chunk(3, dim=1)

@@ -40,6 +40,7 @@ class FeedForward(TokenMLP):
     Args:
         ratio: hidden width over n.
         act: of the hidden layer.
+        dropout: of the hidden layer and of the output, in training.
 
     Shapes: (b, n, c) → (b, n, c), n as built.
 
@@ -58,10 +59,11 @@ class FeedForward(TokenMLP):
         *,
         ratio: float = 4.0,
         act: Literal["gelu", "gelu_tanh", "silu"] = "gelu",
+        dropout: float = 0.0,
     ) -> None:
         positive("ratio", ratio)
         hidden = None if tokens is None else max(1, round(tokens * ratio))
-        super().__init__(dim, tokens, grid, hidden=hidden, act=act)
+        super().__init__(dim, tokens, grid, hidden=hidden, act=act, dropout=dropout)
         assert tokens is not None
         self.norm = TokenAxisNorm(tokens)
 

@@ -3,10 +3,11 @@
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mixwise.errors import UsageError
-from mixwise.layers import Grid, activation, gate, token_linear
+from mixwise.layers import Grid, activation, check_rate, gate, token_linear
 from mixwise.mixers.base import Mixer, positive, register
 
 
@@ -26,6 +27,7 @@ class TokenMLP(Mixer):
         act: of the hidden layer.
         gated: the hidden layer is u · act(v), u and v the halves of W1 x + b1; W2 is (n, hidden / 2). As in timm's
             gmixer the gate starts as act(1).
+        dropout: of the hidden layer and of the output, in training.
 
     Shapes: (b, n, c) → (b, n, c), n as built.
 
@@ -44,6 +46,7 @@ class TokenMLP(Mixer):
         hidden: int | None = None,
         act: Literal["gelu", "gelu_tanh", "silu"] = "gelu",
         gated: bool = False,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__(dim, tokens, grid)
         assert tokens is not None
@@ -51,8 +54,10 @@ class TokenMLP(Mixer):
         hidden = max(1, dim // 2) if hidden is None else hidden
         if gated and hidden % 2:
             raise UsageError(f"token_mlp: a gated layer has two halves, so hidden must be even, got {hidden}")
+        check_rate("token_mlp: dropout", dropout)
         self.act = activation(act)
         self.gated = gated
+        self.dropout = dropout
         self.w1 = nn.Parameter(torch.empty(hidden, tokens))
         self.b1 = nn.Parameter(torch.zeros(hidden))
         self.w2 = nn.Parameter(torch.empty(tokens, hidden // 2 if gated else hidden))
@@ -63,6 +68,10 @@ class TokenMLP(Mixer):
             nn.init.normal_(self.w1[hidden // 2 :], std=1e-6)
             nn.init.ones_(self.b1[hidden // 2 :])
 
+    def matrices(self) -> list[Tensor]:
+        return super().matrices() if self.gated else [self.w1, self.w2]
+
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         z = token_linear(x, self.w1, self.b1)
-        return token_linear(gate(z, self.act, dim=1) if self.gated else self.act(z), self.w2, self.b2)
+        z = F.dropout(gate(z, self.act, dim=1) if self.gated else self.act(z), self.dropout, self.training)
+        return F.dropout(token_linear(z, self.w2, self.b2), self.dropout, self.training)

@@ -6,9 +6,11 @@ from functools import partial
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 import mixwise.backbone  # noqa: F401 (registers its architecture)
 from mixwise.config import ModelConfig
+from mixwise.config.base import in_words
 from mixwise.errors import UsageError, unknown
 from mixwise.mixers import MIXERS, Mixer, keyword_options
 from mixwise.model import Model, build
@@ -51,7 +53,10 @@ def model_config(name: str, **changes: Any) -> ModelConfig:
     for change in changes:
         if change not in allowed:
             raise unknown("change", change, allowed, f"model {name!r}")
-    return known[name](**changes)
+    try:
+        return known[name](**changes)
+    except ValidationError as error:
+        raise in_words(error, ModelConfig, f"model {name!r}") from None
 
 
 def create_model(name: str, **changes: Any) -> Model:

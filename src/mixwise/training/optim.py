@@ -16,8 +16,9 @@ def scaled_lr(config: Optimizer, batch: int) -> float:
 
 
 def adamw(model: nn.Module, config: Optimizer, batch: int, *, fused: bool = True) -> AdamW:
-    """AdamW whose weight decay spares biases, norms and other 1-d parameters, positions and class tokens."""
-    spared = [n for n, _ in model.named_parameters() if n.endswith(("position.weight", "prefix_tokens"))]
+    """AdamW whose weight decay spares norms, biases, class tokens and, unless `decay_positions`, positions."""
+    kept = ("prefix_tokens",) if config.decay_positions else ("position.weight", "prefix_tokens")
+    spared = [n for n, _ in model.named_parameters() if n.endswith(kept)]
     groups = param_groups_weight_decay(model, config.weight_decay, no_weight_decay_list=spared)
     return AdamW(groups, lr=scaled_lr(config, batch), betas=config.betas, fused=fused)
 

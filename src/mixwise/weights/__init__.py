@@ -1,10 +1,13 @@
 """Models on disk: the native format here, one file for each foreign format."""
 
+from mixwise.weights import ff_only as ff_only
 from mixwise.weights import google_mixer as google_mixer
+from mixwise.weights import google_vit as google_vit
 from mixwise.weights import lucidrains as lucidrains
 from mixwise.weights import repmlp as repmlp
 from mixwise.weights import repmlp_v1 as repmlp_v1
 from mixwise.weights import timm_mlp as timm_mlp
+from mixwise.weights import timm_vit as timm_vit
 from mixwise.weights.convert import Conversion, convert, convert_back, convert_state
 from mixwise.weights.mapping import FORMATS, Format, register_format
 from mixwise.weights.native import Header, load_file, read_header, save, weights_hash

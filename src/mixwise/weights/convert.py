@@ -13,7 +13,7 @@ from mixwise.errors import MixwiseError, UsageError, unknown
 from mixwise.files import replacing
 from mixwise.model import Model, build
 from mixwise.models import list_models, model_config
-from mixwise.weights.foreign import read_checkpoint
+from mixwise.weights.foreign import Checkpoint, read_checkpoint
 from mixwise.weights.mapping import FORMATS, Format, Shapes, foreign_shapes, to_foreign, to_native
 from mixwise.weights.native import Header, load_file, save, versions
 from mixwise.weights.resolve import resolve
@@ -67,7 +67,7 @@ def convert(
     Args:
         checkpoint: `.safetensors`, `.npz` or PyTorch file.
         out: where to write; None: nowhere.
-        model: preset; None: the one whose shapes fit.
+        model: preset; None: the one whose shapes fit, of several the one that the file's name contains.
         source: name of the format; None: recognised by its keys.
         image: size that the weights are for, where it is not the preset's.
         new_head: make a fresh head for so many classes instead of reading the file's.
@@ -80,8 +80,9 @@ def convert(
     if not path.is_file():
         raise MixwiseError(f"no file at {path}")
     file = read_checkpoint(path)
+    form = recognise({name: tuple(tensor.shape) for name, tensor in file.raw.items()}, source, path)
+    file = Checkpoint(form.tidy(file.raw), None if file.ema is None else form.tidy(file.ema))
     shapes = {name: tuple(tensor.shape) for name, tensor in file.raw.items()}
-    form = recognise(shapes, source, path)
     averaged = weights == "ema" or (weights is None and form.prefer_ema and file.ema is not None)
     if averaged and file.ema is None:
         raise MixwiseError(f"{path} has no averaged weights: leave out weights='ema'")
@@ -97,6 +98,8 @@ def convert(
             f"new_head makes a model to train, and {path} has {WORDS[config.form]}: take the trainable file"
         )
     notes += form.notes
+    caution = form.caution(config) if model is None and config.name not in path.name else None
+    notes += [] if caution is None else [caution]
     if new_head is not None:
         config, state = _without_head(form, config, state), _headless(form, config, state)
         notes.append(f"the head is new and untrained, for {new_head} classes")
@@ -152,6 +155,7 @@ def identify(
 ) -> ModelConfig:
     """The config of the preset whose shapes are those of the file, with the file's classes, channels and options."""
     names = [model] if model else [n for pattern in form.presets for n in list_models(pattern)]
+    names.sort(key=lambda name: name not in path.name)
     best: tuple[int, str, list[str]] | None = None
     for name in names:
         config = _fitted(form, model_config(name), shapes, image)

@@ -97,6 +97,8 @@ class Format:
     """Regular expressions of foreign keys that do not enter the output, with the reason in the module's docstring."""
     prefer_ema: bool = False
     """Whether the authors evaluate the averaged weights of such a file."""
+    tidy: Callable[[Mapping[str, Tensor]], dict[str, Tensor]] = field(default=dict)
+    """A file's tensors under the names of the table, where releases spell them differently."""
     adapt: Callable[[ModelConfig, Shapes], ModelConfig] = field(default=lambda config, shapes: config)
     """The config for a file whose options show in its keys, such as a hidden head layer or its form."""
     build: Callable[[Any], Model] = build
@@ -104,6 +106,8 @@ class Format:
     deploy files have it; it is re-parameterised after loading."""
     notes: tuple[str, ...] = ()
     """What no file of the format says and its user must know."""
+    caution: Callable[[ModelConfig], str | None] = field(default=lambda config: None)
+    """What to tell a user who did not name the model: that the file might as well be another preset's."""
 
 
 FORMATS: dict[str, Format] = {}
