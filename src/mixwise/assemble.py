@@ -1,7 +1,8 @@
 """From a config to the modules of a backbone, every option checked against what it is given to."""
 
-from typing import Any
+from typing import Any, Literal
 
+import torch
 from torch import nn
 
 from mixwise.blocks import Block, Branch
@@ -10,6 +11,7 @@ from mixwise.errors import UsageError, unknown
 from mixwise.heads import HEADS
 from mixwise.layers import CHANNEL_MIXERS, ChannelMixer, Grid, norm
 from mixwise.mixers import MIXERS, Mixer, keyword_options
+from mixwise.mixers.linear import Linear
 from mixwise.positions import LearnedPositions, SinCosPositions, SinusoidPositions
 from mixwise.stems import STEMS, ConvNormAct, PatchStem, Stem
 
@@ -76,14 +78,41 @@ def build_positions(config: BackboneConfig, grid: Size) -> nn.Module | None:
     return SinusoidPositions(dim) if config.positions == "sinusoid" else None
 
 
-def build_downsample(stage: StageConfig, dim: int, config: BackboneConfig) -> Stem:
-    """What stands between a stage of width `dim` and the next."""
+def build_downsample(stage: StageConfig, dim: int, config: BackboneConfig) -> Stem | None:
+    """What stands between a stage of width `dim` and the next, if anything."""
     if stage.downsample == "patch":
         _check_options(PatchStem, stage.downsample_options, "downsample 'patch'")
         return PatchStem(dim, stage.dim, stage.stride, norm_name=config.norm, **stage.downsample_options)
     if stage.downsample_options:
-        raise UsageError("downsample 'conv' has no options; those of downsample_options belong to 'patch'")
+        raise UsageError(
+            f"downsample {stage.downsample!r} has no options; those of downsample_options belong to 'patch'"
+        )
+    if stage.downsample == "none":
+        if stage.dim != dim:
+            raise UsageError(f"downsample 'none' keeps the width, and the stages are {dim} and {stage.dim} wide")
+        return None
     return ConvNormAct(dim, stage.dim, stage.stride, norm_name=config.norm)
+
+
+def stage_grids(config: BackboneConfig) -> list[Size]:
+    """(rows, columns) of the tokens of each stage, for images of the config's size."""
+    with torch.device("meta"):
+        grid, dim, grids = build_stem(config).grid(config.image), None, []
+        for stage in config.stages:
+            downsample: Stem | None = None if dim is None else build_downsample(stage, dim, config)
+            grid, dim = grid if downsample is None else downsample.grid(grid), stage.dim
+            grids.append(grid)
+    return grids
+
+
+def start_truncated(module: nn.Module, kind: Literal["trunc_linear", "trunc"]) -> None:
+    """Start the linear layers of a module, and with `trunc` its convolutions, as `BackboneConfig.init` says."""
+    kinds = (nn.Linear, Linear) if kind == "trunc_linear" else (nn.Linear, Linear, nn.Conv2d)
+    for layer in module.modules():
+        if isinstance(layer, kinds):
+            nn.init.trunc_normal_(layer.weight, std=0.02)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
 
 def build_block(stage: StageConfig, config: BackboneConfig, grid: Size, rate: float) -> Block:

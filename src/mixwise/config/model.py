@@ -25,8 +25,9 @@ class StageConfig(Config):
     depth: int = Field(gt=0)
     dim: int = Field(gt=0)
     branches: tuple[BranchConfig, ...] = Field(min_length=1)
-    downsample: Literal["conv", "patch"] = "conv"
-    """conv: 3 × 3 or larger with padding and the backbone's norm. patch: as the stem of that name."""
+    downsample: Literal["conv", "patch", "none"] = "conv"
+    """conv: 3 × 3 or larger with padding and the backbone's norm. patch: as the stem of that name. none: the grid and
+    the width stay."""
     downsample_options: Options = {}
     """Of the `patch` stem: kernel, padding, bias, norm, act."""
     stride: Size = (2, 2)
@@ -34,6 +35,8 @@ class StageConfig(Config):
     """Learned positions in front of the first block, starting at zero."""
     res_scale: float | None = None
     """Start of a learned factor per channel on the shortcut; None: no factor."""
+    pyramid_norm: bool = False
+    """A norm of its own, of the backbone's kind, on the map that `pyramid` gives of this stage."""
 
 
 class ModelConfig(Config):
@@ -103,6 +106,9 @@ class BackboneConfig(VisionConfig):
     drop_path: float = Field(default=0.0, ge=0, lt=1)
     drop_path_schedule: Literal["linear", "constant"] = "linear"
     layer_scale: float | None = None
+    init: Literal["own", "trunc_linear", "trunc"] = "own"
+    """What starts as a truncated normal of std 0.02 with biases at zero, head and positions aside. own: nothing, each
+    layer starts as it does by itself. trunc_linear: the linear layers. trunc: these and the convolutions."""
 
     @property
     def prefix(self) -> int:

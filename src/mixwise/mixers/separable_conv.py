@@ -41,7 +41,7 @@ class SeparableConv(Mixer):
         *,
         ratio: float = 2.0,
         kernel: int = 7,
-        act: Literal["gelu", "gelu_tanh", "identity", "relu", "silu", "star_relu"] = "star_relu",
+        act: Literal["gelu", "gelu_tanh", "identity", "relu", "silu", "star_relu", "star_relu_normal"] = "star_relu",
     ) -> None:
         super().__init__(dim, tokens, grid)
         if kernel < 1 or kernel % 2 == 0:
