@@ -1,6 +1,8 @@
 """Models by name: the house and compact models here, one file a paper beside them."""
 
+from mixwise.models import metaformer as metaformer
 from mixwise.models import mlp_mixer as mlp_mixer
+from mixwise.models import poolformer as poolformer
 from mixwise.models import resmlp as resmlp
 from mixwise.models.registry import create_model, describe, list_models, model_config, presets, register_preset
 

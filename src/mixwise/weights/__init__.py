@@ -1,6 +1,9 @@
 """Models on disk: the native format here, one file for each foreign format."""
 
 from mixwise.weights import google_mixer as google_mixer
+from mixwise.weights import metaformer as metaformer
+from mixwise.weights import poolformer as poolformer
+from mixwise.weights import timm_metaformer as timm_metaformer
 from mixwise.weights import timm_mlp as timm_mlp
 from mixwise.weights.convert import Conversion, convert, convert_back, convert_state
 from mixwise.weights.mapping import FORMATS, Format, register_format
