@@ -39,12 +39,13 @@ def named(mixer: str | dict[str, Any]) -> str:
 
 def v1_arguments(vector: Vector) -> dict[str, Any]:
     a = vector.arguments
+    wider = [before != after for before, after in zip(a["embed_dims"], a["embed_dims"][1:], strict=False)]
     return {
         "image": vector.size,
         "depths": a["layers"],
         "dims": a["embed_dims"],
         "ratio": a["mlp_ratios"],
-        "downsample": (True, *a["downsamples"][:-1]),
+        "downsample": (True, *(asked or forced for asked, forced in zip(a["downsamples"], wider, strict=False))),
         "classes": a["num_classes"],
         "pool_size": a.get("pool_size", 3),
         "layer_scale": 1e-5 if a.get("use_layer_scale", True) else None,
