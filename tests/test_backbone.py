@@ -5,9 +5,11 @@ import zlib
 import pytest
 import torch
 
-from mixwise.backbone import Backbone, drop_path_rates
+from mixwise.assemble import drop_path_rates, stage_grids
+from mixwise.backbone import Backbone
 from mixwise.config import BackboneConfig, BranchConfig, StageConfig
 from mixwise.errors import UsageError
+from mixwise.heads import MLPHead
 from mixwise.layers import DropPath
 
 BRANCHES = (BranchConfig(mixer="token_mlp"), BranchConfig(mixer="mlp"))
@@ -217,3 +219,52 @@ def test_norms_in_the_channel_mlp_take_over_the_biases():
 def test_hidden_head_is_tanh_unless_named():
     assert not torch.allclose(output(head="hidden"), output(head="hidden", head_options={"act": "gelu"}))
     assert not torch.allclose(output(head="hidden"), output())
+
+
+def pyramid(*, dim=8, **changes) -> BackboneConfig:
+    local = (BranchConfig(mixer="pool"), BranchConfig(mixer="mlp"))
+    stages = (StageConfig(depth=1, dim=8, branches=local), StageConfig(depth=1, dim=dim, branches=local, **changes))
+    return config(stages=stages, image=(16, 32))
+
+
+def test_downsampling_can_be_left_out():
+    images = torch.randn(1, 2, 16, 32)
+    assert [m.shape[2:] for m in Backbone(pyramid()).pyramid(images)] == [(4, 4), (2, 2)]
+    model = Backbone(pyramid(downsample="none"))
+    assert [m.shape[2:] for m in model.pyramid(images)] == [(4, 4), (4, 4)]
+    assert stage_grids(model.config) == [(4, 4), (4, 4)]
+    assert model.size_step() == (4, 8)
+    with pytest.raises(UsageError, match="8 and 9 wide"):
+        Backbone(pyramid(downsample="none", dim=9))
+    with pytest.raises(UsageError, match="'none' has no options"):
+        Backbone(pyramid(downsample="none", downsample_options={"kernel": 3}))
+
+
+def test_a_norm_on_a_map_of_the_pyramid_leaves_the_logits_alone():
+    torch.manual_seed(0)
+    model = Backbone(pyramid(pyramid_norm=True)).eval()
+    images = torch.randn(1, 2, 16, 32)
+    maps, logits = model.pyramid(images), model(images)
+    torch.testing.assert_close(maps[1].mean(dim=1), torch.zeros(1, 2, 2), atol=1e-6, rtol=0)
+    assert maps[0].mean(dim=1).abs().max() > 1e-3
+    torch.nn.init.constant_(model.stages[1].pyramid_norm.weight, 3.0)
+    torch.testing.assert_close(model.pyramid(images)[1], 3 * maps[1])
+    assert torch.equal(model(images), logits)
+
+
+def test_images_smaller_than_the_kernel_are_refused():
+    local = (StageConfig(depth=1, dim=8, branches=(BranchConfig(mixer="pool"),)),)
+    model = Backbone(config(stages=local, patch=(4, 4), stem_options={"kernel": 7, "padding": 2}))
+    assert model(torch.randn(1, 2, 3, 5)).shape == (1, 3)
+    with pytest.raises(UsageError, match="image 2×9 is too small: it must be at least 3×3"):
+        model(torch.randn(1, 2, 2, 9))
+
+
+@pytest.mark.parametrize("option", ["dropout", "input_dropout"])
+def test_dropout_of_the_mlp_head_acts_in_training_only(option):
+    torch.manual_seed(0)
+    plain, dropped = MLPHead(8, 3), MLPHead(8, 3, **{option: 0.5})
+    dropped.load_state_dict(plain.state_dict())
+    x = torch.randn(4, 8)
+    assert not torch.equal(dropped.train()(x), plain(x))
+    assert torch.equal(dropped.eval()(x), plain(x))

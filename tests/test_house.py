@@ -67,6 +67,7 @@ def test_files_stay_small(path):
     lines = len(path.read_text(encoding="utf-8").splitlines())
     limit = 80 if path.parent.name == "mixers" and path.stem in MIXERS else 300
     exceptions = {
+        "mixers/attention.py": 90,
         "mixers/repmlp.py": 140,
         "mixers/spatial_gate.py": 140,
         "cli.py": 340,

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import nn
 
 from mixwise.blocks import Block, Branch
@@ -49,7 +50,7 @@ def start_weights(mixer: Mixer | ChannelMixer, init: str) -> None:
 
 
 def start_stem(stem: Stem, init: str) -> None:
-    """Draw the convolutions of a stem as a config's `stem_init` says."""
+    """Draw the convolutions of a stem or a downsampling as a config's `stem_init` says."""
     for layer in stem.modules():
         if isinstance(layer, nn.Conv2d) and init != "torch":
             lecun = layer.weight[0].numel() ** -0.5 / 0.87962566  # what cutting at two leaves of the deviation
@@ -101,14 +102,33 @@ def build_positions(config: BackboneConfig, grid: Size) -> nn.Module | None:
     return SinusoidPositions(dim) if config.positions == "sinusoid" else None
 
 
-def build_downsample(stage: StageConfig, dim: int, config: BackboneConfig) -> Stem:
-    """What stands between a stage of width `dim` and the next."""
+def build_downsample(stage: StageConfig, dim: int, config: BackboneConfig) -> Stem | None:
+    """What stands between a stage of width `dim` and the next, if anything."""
     if stage.downsample == "patch":
         _check_options(PatchStem, stage.downsample_options, "downsample 'patch'")
-        return PatchStem(dim, stage.dim, stage.stride, norm_name=config.norm, **stage.downsample_options)
+        downsample = PatchStem(dim, stage.dim, stage.stride, norm_name=config.norm, **stage.downsample_options)
+        start_stem(downsample, config.stem_init)
+        return downsample
     if stage.downsample_options:
-        raise UsageError("downsample 'conv' has no options; those of downsample_options belong to 'patch'")
+        raise UsageError(
+            f"downsample {stage.downsample!r} has no options; those of downsample_options belong to 'patch'"
+        )
+    if stage.downsample == "none":
+        if stage.dim != dim:
+            raise UsageError(f"downsample 'none' keeps the width, and the stages are {dim} and {stage.dim} wide")
+        return None
     return ConvNormAct(dim, stage.dim, stage.stride, norm_name=config.norm)
+
+
+def stage_grids(config: BackboneConfig) -> list[Size]:
+    """(rows, columns) of the tokens of each stage, for images of the config's size."""
+    with torch.device("meta"):
+        grid, dim, grids = build_stem(config).grid(config.image), None, []
+        for stage in config.stages:
+            downsample: Stem | None = None if dim is None else build_downsample(stage, dim, config)
+            grid, dim = grid if downsample is None else downsample.grid(grid), stage.dim
+            grids.append(grid)
+    return grids
 
 
 def build_block(stage: StageConfig, config: BackboneConfig, grid: Size, rate: float) -> Block:

@@ -68,7 +68,8 @@ class Backbone(Model):
             grid = grid if downsample is None else downsample.grid(grid)
             position = LearnedPositions(stage.dim, grid, std=0) if stage.positions else None
             blocks = [build_block(stage, config, grid, rates.pop(0)) for _ in range(stage.depth)]
-            stages.append(Stage(downsample, position, blocks))
+            out = norm(config.norm, stage.dim, eps=config.norm_eps) if stage.pyramid_norm else None
+            stages.append(Stage(downsample, position, blocks, out))
             dim = stage.dim
         self.stages = nn.ModuleList(stages)
         self.norm = norm(config.final_norm or config.norm, last.dim, eps=config.final_eps or config.norm_eps)
@@ -111,12 +112,15 @@ class Backbone(Model):
                 f"{config.name} was given {size[0]}×{size[1]} pixels; heights must be multiples of {step[0]} and "
                 f"widths of {step[1]}: the nearest that work are {low[0]}×{low[1]} and {high[0]}×{high[1]}"
             )
+        self.stem.grid(size)
 
     def size_step(self) -> Size:
         """(rows, columns) that an image size must be a multiple of; (1, 1): any size works."""
         step, stride = self.stem.step, self.config.patch
         for stage in self.stages[1:]:
-            downsample = cast(Stem, stage.downsample)
+            downsample: Stem | None = cast(Stage, stage).downsample
+            if downsample is None:
+                continue
             stride = (stride[0] * downsample.patch[0], stride[1] * downsample.patch[1])
             step = stride if downsample.step != (1, 1) else step
         return step
@@ -143,12 +147,17 @@ class Backbone(Model):
         return Features(x if self.config.pool_first else self.act(self.norm(x)), grid)
 
     def pyramid(self, images: Tensor) -> list[Tensor]:
-        """Images → one map (b, c, h, w) per stage, finest first, as dense tasks want them; no final norm."""
+        """Images → one map (b, c, h, w) per stage, finest first, as dense tasks want them.
+
+        No final norm; stages with `pyramid_norm` normalise their map.
+        """
         x, grid = self.tokens(images)
         maps = []
         for stage in self.stages:
             x, grid = stage(x, grid)
-            maps.append(image_view(x[:, self.prefix :], grid))
+            y = x[:, self.prefix :]
+            extra = cast(Stage, stage).pyramid_norm
+            maps.append(image_view(y if extra is None else extra(y), grid))
         return maps
 
     def pool(self, features: Features) -> Tensor:

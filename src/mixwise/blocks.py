@@ -70,13 +70,23 @@ class Block(nn.ModuleList):
 
 
 class Stage(nn.Module):
-    """Downsampling (none in the first stage), positions where asked for, then blocks of one width on one grid."""
+    """Downsampling (none in the first stage), positions where asked for, then blocks of one width on one grid.
 
-    def __init__(self, downsample: Stem | None, position: LearnedPositions | None, blocks: list[Block]) -> None:
+    `pyramid_norm` is for the stage's map in a pyramid; what the next stage reads does not pass it.
+    """
+
+    def __init__(
+        self,
+        downsample: Stem | None,
+        position: LearnedPositions | None,
+        blocks: list[Block],
+        pyramid_norm: nn.Module | None = None,
+    ) -> None:
         super().__init__()
         self.downsample = downsample
         self.position = position
         self.blocks = nn.ModuleList(blocks)
+        self.pyramid_norm = pyramid_norm
 
     def forward(self, x: Tensor, grid: Grid) -> tuple[Tensor, Grid]:
         if self.downsample is not None:

@@ -70,20 +70,36 @@ class MLPHead(Head):
     """fc2(dropout(norm(relu(fc1(x))²))), hidden width `ratio` · c: the head of ConvFormer and CAFormer.
 
     Source: Yu et al., "MetaFormer Baselines for Vision", arXiv 2210.13452. The authors' code has eps 1e-5, timm 1e-6.
+
+    Args:
+        ratio: hidden width over c.
+        eps: of the norm.
+        dropout: behind the norm, as in the authors' code.
+        input_dropout: in front of fc1, as in timm.
     """
 
-    def __init__(self, dim: int, classes: int, *, ratio: float = 4.0, eps: float = 1e-5, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        dim: int,
+        classes: int,
+        *,
+        ratio: float = 4.0,
+        eps: float = 1e-5,
+        dropout: float = 0.0,
+        input_dropout: float = 0.0,
+    ) -> None:
         super().__init__()
         hidden = round(ratio * dim)
         self.fc1 = nn.Linear(dim, hidden)
         self.norm = nn.LayerNorm(hidden, eps=eps)
-        self.dropout = dropout
+        self.dropout, self.input_dropout = dropout, input_dropout
         self.fc2 = LinearHead(hidden, classes)
         nn.init.trunc_normal_(self.fc1.weight, std=0.02)
         nn.init.zeros_(self.fc1.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(F.dropout(self.norm(F.relu(self.fc1(x)).square()), self.dropout, self.training))
+        x = F.relu(self.fc1(F.dropout(x, self.input_dropout, self.training))).square()
+        return self.fc2(F.dropout(self.norm(x), self.dropout, self.training))
 
     def fold_input(self, scale: Tensor | None, shift: Tensor | None) -> None:
         absorb_before(self.fc1, scale, shift)

@@ -64,7 +64,7 @@ class StarReLU(nn.Module):
     """s · relu(x)² + b with learnable scalars s and b.
 
     Source: Yu et al., "MetaFormer Baselines for Vision", arXiv 2210.13452, section 3.4. The authors' code starts at
-    s = 1, b = 0; the paper derives s = 0.8944, b = -0.4472.
+    s = 1, b = 0; the paper derives s = 0.8944, b = -0.4472 (`star_relu_normal`).
     """
 
     def __init__(self, *, scale: float = 1.0, shift: float = 0.0) -> None:
@@ -92,6 +92,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "squared_relu": SquaredReLU,
     "star_relu": StarReLU,
     "tanh": nn.Tanh,
+    "star_relu_normal": lambda: StarReLU(scale=0.8944, shift=-0.4472),
 }
 
 

@@ -133,6 +133,9 @@ class PatchStem(Stem):
             (side + 2 * pad - kernel) // stride + 1
             for side, pad, kernel, stride in zip(size, self.padding, self.kernel, self.patch, strict=True)
         )
+        if rows < 1 or columns < 1:
+            least = tuple(max(1, kernel - 2 * pad) for kernel, pad in zip(self.kernel, self.padding, strict=True))
+            raise UsageError(f"image {size[0]}×{size[1]} is too small: it must be at least {least[0]}×{least[1]}")
         return rows, columns
 
     def fold(self) -> None:

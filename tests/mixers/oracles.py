@@ -131,9 +131,11 @@ def _attend(queries: A, keys: A, values: A, scale: float, causal: bool = False) 
     return np.array(out)
 
 
-def attention(x: A, p: Tensors, grid, heads=1, qkv_bias=False, out_bias=False) -> A:
-    c, d = x.shape[2], x.shape[2] // heads
-    y = np.empty_like(x)
+def attention(x: A, p: Tensors, grid, heads=1, head_dim=None, qkv_bias=False, out_bias=False) -> A:
+    heads = heads or max(1, x.shape[2] // head_dim)
+    d = head_dim or x.shape[2] // heads
+    c = heads * d
+    y = np.empty((*x.shape[:2], c))
     for b, image in enumerate(each_token(x, lambda t: dense(t, p, "qkv"))):
         for h in range(heads):
             q, k, v = (image[:, part * c + h * d : part * c + (h + 1) * d] for part in range(3))
@@ -245,7 +247,7 @@ def separable_conv(x: A, p: Tensors, grid, ratio=2.0, kernel=7, act="star_relu")
     def star_relu(v: float) -> float:
         return float(p["act.scale"][0]) * max(v, 0.0) ** 2 + float(p["act.shift"][0])
 
-    acts = {**ACTS, "star_relu": star_relu}
+    acts = {**ACTS, "star_relu": star_relu, "star_relu_normal": star_relu}
     wide = elementwise(each_token(x, lambda t: dense(t, p, "fc1")), acts[act])
     maps = [_depthwise(image.reshape(*grid, -1), p["conv.weight"][:, 0]).reshape(x.shape[1], -1) for image in wide]
     return each_token(np.array(maps), lambda t: dense(t, p, "fc2"))

@@ -9,6 +9,7 @@ from mixwise.testing import check_mixer
 
 PAPER_FORMS = [
     ("attention", {"heads": 3}),
+    ("attention", {"head_dim": 32}),
     ("external_attention", {"eps": 1e-9, "out": True}),
     ("external_attention", {"norm": "softmax"}),
     ("external_attention", {"query": False, "memory": 5}),

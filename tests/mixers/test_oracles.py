@@ -16,6 +16,8 @@ FORMS = [
     ("attention", {}),
     ("attention", {"heads": 2}),
     ("attention", {"heads": 4, "qkv_bias": True, "out_bias": True}),
+    ("attention", {"heads": 2, "head_dim": 3, "qkv_bias": True}),
+    ("attention", {"heads": None, "head_dim": 11}),
     ("external_attention", {}),
     ("external_attention", {"memory": 6, "eps": 0.05}),
     ("external_attention", {"memory": 6, "eps": 1e-9, "query": False}),
@@ -41,7 +43,7 @@ FORMS = [
     ("separable_conv", {}),
     *(
         ("separable_conv", {"kernel": 3, "ratio": 1.5, "act": a})
-        for a in ("gelu", "gelu_tanh", "relu", "silu", "identity")
+        for a in ("gelu", "gelu_tanh", "relu", "silu", "identity", "star_relu_normal")
     ),
     ("simple_attention", {}),
     ("simple_attention", {"scale": True}),

@@ -78,6 +78,8 @@ class Case:
     inter: Mapping[str, tuple[str, Callable[[Any], Tensor]]] = field(default_factory=dict)
     """Name of an intermediate → path of our module, and how its output becomes the official layout."""
     ignored: Callable[[str], bool] = lambda name: False
+    frozen: Callable[[str], bool] = lambda name: False
+    """Which of our buffers are parameters in the official code and in its count."""
     deploy: list[Entry] | None = None
     """Key table of the official re-parameterised form, for our re-parameterised module."""
     make_deploy: Callable[[], nn.Module] | None = None

@@ -55,7 +55,8 @@ def test_output(vector):
             wanted = torch.from_numpy(arrays["output64"])
             assert error(y, wanted) <= 1e-11 * max(1.0, float(wanted.abs().max()))
     lost = sum(torch.Size(t.shape).numel() for n, t in state.items() if case.ignored(n))
-    assert sum(p.numel() for p in module.parameters()) + lost == vector.meta["parameters"]
+    frozen = sum(b.numel() for n, b in module.named_buffers() if case.frozen(n))
+    assert sum(p.numel() for p in module.parameters()) + frozen + lost == vector.meta["parameters"]
 
 
 @every

@@ -25,8 +25,9 @@ class StageConfig(Config):
     depth: int = Field(gt=0)
     dim: int = Field(gt=0)
     branches: tuple[BranchConfig, ...] = Field(min_length=1)
-    downsample: Literal["conv", "patch"] = "conv"
-    """conv: 3 × 3 or larger with padding and the backbone's norm. patch: as the stem of that name."""
+    downsample: Literal["conv", "patch", "none"] = "conv"
+    """conv: 3 × 3 or larger with padding and the backbone's norm. patch: as the stem of that name. none: the grid and
+    the width stay."""
     downsample_options: Options = {}
     """Of the `patch` stem: kernel, padding, bias, norm, act."""
     stride: Size = (2, 2)
@@ -34,6 +35,8 @@ class StageConfig(Config):
     """Learned positions in front of the first block, starting at zero."""
     res_scale: float | None = None
     """Start of a learned factor per channel on the shortcut; None: no factor."""
+    pyramid_norm: bool = False
+    """A norm of its own, of the backbone's kind, on the map that `pyramid` gives of this stage."""
 
 
 class ModelConfig(Config):
@@ -111,8 +114,9 @@ class BackboneConfig(VisionConfig):
     matrix by itself (query, key and value too); linear layers' biases zero. flax: as xavier, the channel MLPs' biases
     normal with std 1e-6."""
     stem_init: Literal["torch", "normal", "lecun"] = "torch"
-    """Start of the stem's convolutions. torch: its default, uniform, the bias too. normal: std 0.02. lecun: normal with
-    variance 1 / fan-in, cut at two standard deviations, as in Flax. The last two have biases of zero."""
+    """Start of the convolutions of stem and patch downsampling. torch: its default, uniform, the bias too. normal: std
+    0.02. lecun: normal with variance 1 / fan-in, cut at two standard deviations, as in Flax. These two have no bias at
+    the start."""
     drop_path: float = Field(default=0.0, ge=0, lt=1)
     drop_path_schedule: Literal["linear", "constant"] = "linear"
     drop_path_batch: bool = False

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from mixwise.errors import UsageError
 from mixwise.layers import Grid, check_rate
-from mixwise.mixers.base import Mixer, register
+from mixwise.mixers.base import Mixer, positive, register
 
 
 def head_count(dim: int, heads: int | None, *, width: int) -> int:
@@ -31,6 +31,8 @@ class Attention(Mixer):
 
     Args:
         heads: None: as many as divide c and are at least 32 wide.
+        head_dim: width of a head, d; then the heads may be wider together than c or narrower, and heads=None is
+            max(1, c // d), as in MetaFormer baselines. None: c / heads.
         qkv_bias: biases of query, key and value.
         out_bias: bias of the output layer P.
         dropout: of the weights that the softmax gives, in training.
@@ -54,6 +56,7 @@ class Attention(Mixer):
         grid: Grid | None = None,
         *,
         heads: int | None = None,
+        head_dim: int | None = None,
         qkv_bias: bool = False,
         out_bias: bool = False,
         dropout: float = 0.0,
@@ -62,9 +65,16 @@ class Attention(Mixer):
         super().__init__(dim, tokens, grid)
         check_rate("attention: dropout", dropout)
         check_rate("attention: out_dropout", out_dropout)
-        self.heads, self.dropout, self.out_dropout = head_count(dim, heads, width=32), dropout, out_dropout
-        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
-        self.out = nn.Linear(dim, dim, bias=out_bias)
+        positive("heads", heads)
+        positive("head_dim", head_dim)
+        self.dropout, self.out_dropout = dropout, out_dropout
+        if head_dim is None:
+            self.heads, width = head_count(dim, heads, width=32), dim
+        else:
+            self.heads = heads or max(1, dim // head_dim)
+            width = self.heads * head_dim
+        self.qkv = nn.Linear(dim, 3 * width, bias=qkv_bias)
+        self.out = nn.Linear(width, dim, bias=out_bias)
         for weight in self.matrices():
             nn.init.xavier_uniform_(weight)
 

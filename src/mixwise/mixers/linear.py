@@ -37,6 +37,9 @@ class Linear(Mixer):
         self.bias = nn.Parameter(torch.zeros(tokens)) if bias else None
         nn.init.xavier_uniform_(self.weight)
 
+    def matrices(self) -> list[Tensor]:
+        return [self.weight]
+
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         return token_linear(x, self.weight, self.bias)
 

@@ -43,7 +43,7 @@ class SeparableConv(Mixer):
         *,
         ratio: float = 2.0,
         kernel: int = 7,
-        act: Literal["gelu", "gelu_tanh", "identity", "relu", "silu", "star_relu"] = "star_relu",
+        act: Literal["gelu", "gelu_tanh", "identity", "relu", "silu", "star_relu", "star_relu_normal"] = "star_relu",
     ) -> None:
         super().__init__(dim, tokens, grid)
         if kernel < 1 or kernel % 2 == 0:
@@ -56,6 +56,9 @@ class SeparableConv(Mixer):
         self.fc2 = nn.Linear(hidden, dim, bias=False)
         nn.init.xavier_uniform_(self.fc1.weight)
         nn.init.xavier_uniform_(self.fc2.weight)
+
+    def matrices(self) -> list[Tensor]:
+        return [self.fc1.weight, self.conv.weight, self.fc2.weight]
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         x = self.conv(image_view(self.act(self.fc1(x)), grid))

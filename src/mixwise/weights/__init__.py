@@ -4,8 +4,11 @@ from mixwise.weights import ff_only as ff_only
 from mixwise.weights import google_mixer as google_mixer
 from mixwise.weights import google_vit as google_vit
 from mixwise.weights import lucidrains as lucidrains
+from mixwise.weights import metaformer as metaformer
+from mixwise.weights import poolformer as poolformer
 from mixwise.weights import repmlp as repmlp
 from mixwise.weights import repmlp_v1 as repmlp_v1
+from mixwise.weights import timm_metaformer as timm_metaformer
 from mixwise.weights import timm_mlp as timm_mlp
 from mixwise.weights import timm_vit as timm_vit
 from mixwise.weights.convert import Conversion, convert, convert_back, convert_state
