@@ -105,6 +105,13 @@ def test_block_folds_exactly_with_other_widths_behind(dim, out, groups, size):
     assert not any(isinstance(m, _BatchNorm | nn.Conv2d) for m in fused.modules())
 
 
+def test_block_folds_with_kernels_larger_than_the_window():
+    module = block(4, 6, (4, 3), window=(2, 1), groups=2, kernels=(1, 7)).double().eval()
+    x = torch.randn(2, 4, 4, 3, dtype=torch.float64)
+    with torch.no_grad():
+        assert torch.allclose(module.folded()(x), module(x), atol=1e-12)
+
+
 def test_block_by_loops():
     """Windows, groups and the sum of the global perceptron, against indices written out."""
     module = block(4, 6, (2, 6), window=(2, 3), groups=2, kernels=(3,)).double().eval()
@@ -255,3 +262,14 @@ def test_refusals_say_what_works():
     assert create_model("repmlp_cifar_conv")(torch.randn(2, 3, 24, 40)).shape == (2, 10)
     with pytest.raises(UsageError, match="more than one value per channel"):
         create_model("repmlp_cifar").train()(torch.randn(1, 3, 32, 32))
+
+
+@pytest.mark.parametrize("which", ["bottleneck", "cifar"])
+def test_exports_with_a_dynamic_batch_in_both_forms(which):
+    model = net(which).eval()
+    for one in (model, model.reparameterize()):
+        shapes = ({0: torch.export.Dim("batch")},)
+        program = torch.export.export(one, (images(one),), dynamic_shapes=shapes).module()
+        for batch in (1, 5):
+            x = images(one, batch)
+            assert torch.allclose(program(x), one(x), atol=1e-5)
