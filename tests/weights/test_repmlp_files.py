@@ -164,3 +164,11 @@ def test_released_light_weights_fit_their_preset():
     assert shapes["stage0.0.conv.weight"] == (64, 3, 7, 7)
     assert {"stage2.0.conv2.bn.weight", "stage1.0.shortcut.conv.weight", "linear.bias"} <= shapes.keys()
     assert FORMATS["repmlp_v1"].matches(shapes)
+
+
+@pytest.mark.parametrize("changes", [{"image": (100, 52), "window": (13, 7)}, {"image": (64, 128), "window": (4, 8)}])
+def test_the_table_covers_models_with_one_window_and_odd_sizes(changes):
+    config = repmlp_resnet(**{**RESNET, "groups": 2, "where": (2,), **changes})
+    for one in (config, config.model_copy(update={"form": "reparameterized"})):
+        with torch.device("meta"):
+            assert set(build(one).state_dict()) == {e.native for e in FORMATS["repmlp_v1"].entries(one)}

@@ -91,6 +91,15 @@ def light(dim: int, mid: int, out: int, size: Size, config: RepMLPBlockConfig) -
     return Residual(dim, out, body)
 
 
+def map_sizes(config: RepMLPResNetConfig) -> list[Size]:
+    """(H, W) of the maps in each stage: the image over 4, 8, 16, …, rounded up at each halving."""
+    (rows, columns), sizes = config.image, []
+    for halvings in range(len(config.stages) + 1):
+        rows, columns = (rows + 1) // 2, (columns + 1) // 2
+        sizes += [(rows, columns)] if halvings else []
+    return sizes
+
+
 def _stage(config: RepMLPStageConfig, dim: int, stride: int, size: Size) -> nn.Sequential:
     blocks: list[nn.Module] = []
     out = config.dim
@@ -125,12 +134,8 @@ class RepMLPResNet(MapModel):
             "relu": nn.ReLU(),
             "pool": nn.MaxPool2d(3, 2, 1),
         }
-        size, dim, stages = config.image, config.width, []
-        for _ in range(2):
-            size = ((size[0] + 1) // 2, (size[1] + 1) // 2)
-        for i, stage in enumerate(config.stages):
-            if i:
-                size = ((size[0] + 1) // 2, (size[1] + 1) // 2)
+        dim, stages = config.width, []
+        for i, (stage, size) in enumerate(zip(config.stages, map_sizes(config), strict=True)):
             stages.append(_stage(stage, dim, 2 if i else 1, size))
             dim = stage.dim
         fixed = any(isinstance(m, RepMLPV1) for stage in stages for m in stage.modules())
