@@ -41,6 +41,21 @@ def shared_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tens
     return y.view(rows.shape).permute(2, 1, 3, 0).reshape(x.shape)
 
 
+def conv_matrix(kernel: Tensor, part: Grid) -> Tensor:
+    """Convolutions (…, k, k) inside a window with zeros around it, as matrices (…, h·w, h·w) over its positions."""
+    h, w, k = part[0], part[1], kernel.shape[-1]
+    matrix = kernel.new_zeros(*kernel.shape[:-2], h, w, h, w)
+    for row in range(k):
+        for column in range(k):
+            down, right = row - k // 2, column - k // 2
+            if abs(down) >= h or abs(right) >= w:
+                continue
+            y = torch.arange(max(0, -down), min(h, h - down), device=kernel.device)[:, None]
+            x = torch.arange(max(0, -right), min(w, w - right), device=kernel.device)
+            matrix[..., y, x, y + down, x + right] = kernel[..., row, column, None, None]
+    return matrix.flatten(-2).flatten(-3, -2)
+
+
 class GlobalPerceptron(nn.Module):
     """A gate per channel from the mean over all tokens: (b, n, c) → (b, 1, c) in (0, 1)."""
 
@@ -81,12 +96,6 @@ class LocalPerceptron(nn.Module):
         return self.norm(token_view(y))
 
     def matrix_shift(self, part: Grid) -> tuple[Tensor, Tensor]:
-        """What it does in evaluation: matrices (S, hw, hw), the answers to the unit vectors, and a shift per set."""
-        size = part[0] * part[1]
-        unit = torch.eye(size, dtype=torch.float64, device=self.conv.weight.device).view(size, 1, *part)
-        kernel = self.conv.weight.double()
-        answers = F.conv2d(
-            unit.expand(-1, kernel.shape[0], -1, -1), kernel, padding=self.conv.padding, groups=len(kernel)
-        )
+        """What it does in evaluation: matrices (S, hw, hw) and a shift per set, float64."""
         scale, shift = self.norm.scale_shift()
-        return answers.flatten(2).permute(1, 2, 0) * scale[:, None, None], shift
+        return conv_matrix(self.conv.weight[:, 0].double() * scale[:, None, None], part), shift

@@ -73,12 +73,12 @@ def create_model(name: str, **changes: Any) -> Model:
 
 
 def describe(name: str) -> tuple[int, str]:
-    """(number of parameters, what mixes its tokens) of a preset, without allocating its weights."""
+    """(number of parameters, what mixes its tokens or else what it is) of a preset, without allocating its weights."""
     config = model_config(name)
     with torch.device("meta"):
         model = build(config)
     mixers = dict.fromkeys(type(m) for m in model.modules() if isinstance(m, Mixer))
-    summaries = [(mixer.__doc__ or mixer.__name__).splitlines()[0] for mixer in mixers]
+    summaries = [(cls.__doc__ or cls.__name__).splitlines()[0] for cls in mixers or [type(model)]]
     return sum(p.numel() for p in model.parameters()), " ".join(summaries)
 
 

@@ -9,17 +9,16 @@
 Source: Ding et al., "RepMLP", arXiv 2105.01883, section 4.2 and appendix A; DingXiaoH/RepMLP before December 2021
 (repmlp_resnet.py). Batch norm behind every convolution; the stages with RepMLPs are the second and third (c3, c4).
 
-| preset                 | block           | parameters, folded | GMACs, folded | ImageNet-1k top-1             |
-|------------------------|-----------------|--------------------|---------------|-------------------------------|
-| repmlp_res50_224       | bottleneck, g 8 | 41.07 M, 40.87 M   | 3.95, 3.89    | 78.55 (paper)                 |
-| repmlp_res50_light_224 | light, g 4      | 87.04 M, 86.14 M   | 3.30, 3.08    | 77.01 (PaddleViT)             |
+| preset                 | block           | parameters | folded     | GMACs | folded | ImageNet-1k top-1             |
+|------------------------|-----------------|------------|------------|-------|--------|-------------------------------|
+| repmlp_res50_224       | bottleneck, g 8 | 41,071,144 | 40,871,528 | 3.950 | 3.891  | 78.55 (paper)                 |
+| repmlp_res50_light_224 | light, g 4      | 87,038,248 | 86,142,440 | 3.302 | 3.077  | 77.01 (measured by PaddleViT) |
 
-Trained on ImageNet-1k. The light block of the paper has 8 groups (`groups=8`: 58.35 M, folded 57.87 M; 77.14); code and
-released weights have 4.
-At 320 pixels the paper has windows of 10 and kernels 1, 3, 5, 7: `image=320, window=10, kernels=(1, 3, 5, 7)`, with
-groups (8, 16), (8, 8) or (4, 8) in the two stages.
+Trained on ImageNet-1k; "folded" is the re-parameterised form. The light block of the paper has 8 groups (`groups=8`:
+58.35 M, folded 57.87 M; 77.14), code and released weights have 4. At 320 pixels the paper has windows of 10 and kernels
+1, 3, 5, 7: `image=320, window=10, kernels=(1, 3, 5, 7)`, with groups (8, 16), (8, 8) or (4, 8) in the two stages.
 
-Differs: nothing.
+Differs: FC3 starts as torch's layers do; the authors' code has it orthogonal since June 2021 (`init`).
 """
 
 from collections import OrderedDict
@@ -27,7 +26,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from mixwise.config import RepMLPBlockConfig, RepMLPResNetConfig, RepMLPStageConfig, Size, pair
+from mixwise.config import RepMLPBlockConfig, RepMLPResNetConfig, RepMLPStageConfig, Size
 from mixwise.errors import UsageError
 from mixwise.model import register_architecture
 from mixwise.models.maps import ConvNorm, MapModel
@@ -92,6 +91,15 @@ def light(dim: int, mid: int, out: int, size: Size, config: RepMLPBlockConfig) -
     return Residual(dim, out, body)
 
 
+def map_sizes(config: RepMLPResNetConfig) -> list[Size]:
+    """(H, W) of the maps in each stage: the image over 4, 8, 16, …, rounded up at each halving."""
+    (rows, columns), sizes = config.image, []
+    for halvings in range(len(config.stages) + 1):
+        rows, columns = (rows + 1) // 2, (columns + 1) // 2
+        sizes += [(rows, columns)] if halvings else []
+    return sizes
+
+
 def _stage(config: RepMLPStageConfig, dim: int, stride: int, size: Size) -> nn.Sequential:
     blocks: list[nn.Module] = []
     out = config.dim
@@ -126,12 +134,8 @@ class RepMLPResNet(MapModel):
             "relu": nn.ReLU(),
             "pool": nn.MaxPool2d(3, 2, 1),
         }
-        size, dim, stages = config.image, config.width, []
-        for _ in range(2):
-            size = ((size[0] + 1) // 2, (size[1] + 1) // 2)
-        for i, stage in enumerate(config.stages):
-            if i:
-                size = ((size[0] + 1) // 2, (size[1] + 1) // 2)
+        dim, stages = config.width, []
+        for i, (stage, size) in enumerate(zip(config.stages, map_sizes(config), strict=True)):
             stages.append(_stage(stage, dim, 2 if i else 1, size))
             dim = stage.dim
         fixed = any(isinstance(m, RepMLPV1) for stage in stages for m in stage.modules())
@@ -186,15 +190,14 @@ def repmlp_resnet(
             raise UsageError(f"{name}: {option} needs one entry for each stage in where={where}, got {values}")
     stages = []
     for i, (depth, dim) in enumerate(zip(depths, dims, strict=True), start=1):
-        if i not in where:
-            stages.append(RepMLPStageConfig(depth=depth, dim=dim))
-            continue
-        r, g, s = (each[option][where.index(i)] for option in ("squeeze", "groups", "reduce"))
-        block = RepMLPBlockConfig.parse(
-            {"window": window, "groups": g, "kernels": kernels, "reduce": s, "init": init}, name
-        )
-        stages.append(RepMLPStageConfig(depth=depth, dim=dim, block=block, light=light, squeeze=r))
-    return RepMLPResNetConfig(name=name, image=pair(image), channels=channels, classes=classes, stages=tuple(stages))
+        stage: dict[str, Any] = {"depth": depth, "dim": dim}
+        if i in where:
+            r, g, divisor = (each[option][where.index(i)] for option in ("squeeze", "groups", "reduce"))
+            block = {"window": window, "groups": g, "kernels": kernels, "reduce": divisor, "init": init}
+            stage |= {"block": block, "light": light, "squeeze": r}
+        stages.append(stage)
+    common = {"name": name, "image": image, "channels": channels, "classes": classes}
+    return RepMLPResNetConfig.parse(common | {"stages": stages})
 
 
 VARIANTS: dict[str, dict[str, Any]] = {

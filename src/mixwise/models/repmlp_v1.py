@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from mixwise.config import RepMLPBlockConfig, Size
 from mixwise.errors import UsageError
 from mixwise.layers import TokenBatchNorm
+from mixwise.mixers.repmlp_parts import conv_matrix
 from mixwise.models.maps import ConvNorm, Foldable, scale_shift
 
 
@@ -127,14 +128,6 @@ class RepMLPV1(Foldable):
             y = y + local(parts)
         return map_unwindows(y, self.across)
 
-    def _matrix(self, kernel: Tensor) -> Tensor:
-        """A convolution inside a window as a matrix like FC3's: the answers to the unit vectors, for each c and o."""
-        area, groups = self.window[0] * self.window[1], self.fc3.weight.shape[0]
-        unit = torch.eye(area, dtype=kernel.dtype, device=kernel.device).view(area, 1, *self.window)
-        answers = F.conv2d(unit, kernel.flatten(0, 1)[:, None], padding=kernel.shape[2] // 2)
-        answers = answers.flatten(2).unflatten(1, kernel.shape[:2])
-        return answers.permute(1, 3, 2, 0).reshape(groups, -1, kernel.shape[1] * area)
-
     @torch.no_grad()
     def folded(self) -> "FusedRepMLPV1":
         """FC1, FC2 and one FC3 with a bias."""
@@ -143,7 +136,7 @@ class RepMLPV1(Foldable):
         weight, bias = weight * scale.view(*weight.shape[:2], 1), shift.view(weight.shape[:2])
         for local in self.local:
             kernel, constant = cast(ConvNorm, local).kernel_shift()
-            weight = weight + self._matrix(kernel)
+            weight = weight + conv_matrix(kernel, self.window).transpose(1, 2).reshape(weight.shape)
             bias = bias + constant.repeat_interleave(area).view_as(bias)
         return FusedRepMLPV1(self, weight, bias)
 

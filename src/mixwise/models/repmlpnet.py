@@ -25,7 +25,7 @@ torch's uniform one, its bias at zero. The authors have no stochastic depth (`dr
 
 from typing import Any, Literal
 
-from mixwise.config import BackboneConfig, BranchConfig, Size, StageConfig, pair
+from mixwise.config import BackboneConfig, Size, pair
 from mixwise.errors import UsageError
 from mixwise.models.registry import register_variants
 
@@ -63,7 +63,7 @@ def repmlpnet(
     lengths = [len(x) for x in (depths, dims, sharesets, *([] if partitions is None else [partitions]))]
     if len(set(lengths)) != 1:
         raise UsageError(f"{name}: depths, dims, sharesets (and partitions) need one entry a stage, got {lengths}")
-    ffn = BranchConfig(mixer="mlp", options={"ratio": ratio, "norm": "batch", "out_bias": True})
+    ffn = {"mixer": "mlp", "options": {"ratio": ratio, "norm": "batch", "out_bias": True}}
     relu = {"bias": False, "norm": "batch", "act": "relu"}
     stages = []
     for i, (depth, dim, sets) in enumerate(zip(depths, dims, sharesets, strict=True)):
@@ -72,19 +72,23 @@ def repmlpnet(
             options["partition"] = pair(partitions[i])
         if order != "window" and sets != dim:
             options["order"] = order
-        branches = (BranchConfig(mixer="repmlp", options=options), ffn)
-        stages.append(StageConfig(depth=depth, dim=dim, branches=branches, downsample="patch", downsample_options=relu))
-    return BackboneConfig(
-        name=name,
-        image=pair(image),
-        channels=channels,
-        classes=classes,
-        patch=pair(patch),
-        stem_options=relu,
-        stages=tuple(stages),
-        norm="batch",
-        head_options={"std": (3 * dims[-1]) ** -0.5},
-        drop_path=drop_path,
+        branches = [{"mixer": "repmlp", "options": options}, ffn]
+        stages.append(
+            {"depth": depth, "dim": dim, "branches": branches, "downsample": "patch", "downsample_options": relu}
+        )
+    return BackboneConfig.parse(
+        {
+            "name": name,
+            "image": image,
+            "channels": channels,
+            "classes": classes,
+            "patch": patch,
+            "stem_options": relu,
+            "stages": stages,
+            "norm": "batch",
+            "head_options": {"std": (3 * dims[-1]) ** -0.5},
+            "drop_path": drop_path,
+        }
     )
 
 

@@ -33,21 +33,24 @@ class Conversion(NamedTuple):
     """What a user should know: which of two sets of weights was taken, which head was made anew."""
 
 
-def convert_state(form: Format, state: Mapping[str, Tensor], config: ModelConfig) -> Model:
-    """A model with the weights of a foreign state, in evaluation mode. Every key must be accounted for.
+def load_state(form: Format, state: Mapping[str, Tensor], config: ModelConfig) -> Model:
+    """The model that a format's table is about, with the weights of a foreign state, in evaluation mode.
 
-    Raises `MixwiseError` where the weights are of another form (trainable, re-parameterised) than the config.
+    Raises `MixwiseError` where a key is not accounted for, or the weights are of another form than the config.
     """
     found = form.adapt(config, {name: tuple(tensor.shape) for name, tensor in state.items()}).form
     if found != config.form:
-        raise MixwiseError(
-            f"these are {WORDS[found]}, and {config.name} was asked for as a model for {WORDS[config.form]}"
-        )
+        raise MixwiseError(f"these are {WORDS[found]}, and the config of {config.name} is for {WORDS[config.form]}")
     model = form.build(config)
     if all(t.dtype == torch.float64 for t in state.values() if t.is_floating_point()):
         model.double()
     model.load_state_dict(to_native(form.entries(config), state, model.state_dict(), _ignores(form)))
-    model.eval()
+    return model.eval()
+
+
+def convert_state(form: Format, state: Mapping[str, Tensor], config: ModelConfig) -> Model:
+    """As `load_state`, and of a re-parameterised file what it left to fold is folded."""
+    model = load_state(form, state, config)
     return model if model.config.form == config.form else model.reparameterize()
 
 
@@ -101,7 +104,8 @@ def convert(
     caution = form.caution(config) if model is None and config.name not in path.name else None
     notes += [] if caution is None else [caution]
     if new_head is not None:
-        config, state = _without_head(form, config, state), _headless(form, config, state)
+        config = _without_head(form, config, state)
+        state = _headless(form, config, state)
         notes.append(f"the head is new and untrained, for {new_head} classes")
     made = convert_state(form, state, config)
     if new_head is not None:

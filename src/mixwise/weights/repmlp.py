@@ -121,15 +121,19 @@ def mmpretrain_repmlp(config: BackboneConfig) -> list[Entry]:
     return _net(config, MMPRETRAIN)
 
 
-def injected(config: BackboneConfig) -> Model:
-    """The model as the authors convert it: RepMLP blocks fused, every other batch norm left."""
-    model = build(config.model_copy(update={"form": "trainable"}))
-    if config.form == "reparameterized":
-        with torch.no_grad():
-            for branch in model.modules():
-                if isinstance(branch, Branch) and isinstance(branch.mixer, Mixer):
-                    branch.mixer = branch.mixer.reparameterize()
+@torch.no_grad()
+def inject(model: Model) -> Model:
+    """Convert as the authors do, in place: RepMLP blocks fused, every other batch norm left."""
+    for branch in model.modules():
+        if isinstance(branch, Branch) and isinstance(branch.mixer, Mixer):
+            branch.mixer = branch.mixer.reparameterize()
     return model
+
+
+def injected(config: BackboneConfig) -> Model:
+    """The model that a file holds: whole, or for a re-parameterised config as the authors convert it."""
+    model = build(config.model_copy(update={"form": "trainable"}))
+    return inject(model) if config.form == "reparameterized" else model
 
 
 def _form(config: ModelConfig, shapes: Shapes) -> ModelConfig:

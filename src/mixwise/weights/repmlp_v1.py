@@ -7,6 +7,7 @@ into it: exactly our re-parameterised form. The number of groups is read from th
 from typing import Any
 
 from mixwise.config import ModelConfig, RepMLPResNetConfig, RepMLPStageConfig
+from mixwise.models.repmlp_resnet import map_sizes
 from mixwise.weights.mapping import Entry, Format, Shapes, batch_norm, module, register_format, same
 from mixwise.weights.timm_mlp import IMAGENET
 
@@ -96,13 +97,12 @@ def repmlp_resnet(config: RepMLPResNetConfig) -> list[Entry]:
     """Keys of the authors' files: the training form, or the converted one for a re-parameterised config."""
     fused = config.form == "reparameterized"
     entries, dim = conv_norm("stem.conv", "stage0.0", fused=fused), config.width
-    for s, stage in enumerate(config.stages):
-        step = 4 << s
+    for s, (stage, size) in enumerate(zip(config.stages, map_sizes(config), strict=True)):
         for b in range(stage.depth):
             stride = 2 if s and b == 0 else 1
             options: dict[str, Any] = {}
             if stage.block is not None:
-                several = config.image != (stage.block.window[0] * step, stage.block.window[1] * step)
+                several = stage.block.global_perceptron and size != stage.block.window
                 options = {"groups": stage.block.groups, "kernels": stage.block.kernels, "several": several}
             entries += residual(
                 f"stages.{s}.{b}.",
