@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import nn
 
+import mixwise.t2t  # noqa: F401 (registers its stem)
 from mixwise.blocks import Block, Branch
 from mixwise.config import BackboneConfig, BranchConfig, Size, StageConfig
 from mixwise.errors import UsageError, unknown
