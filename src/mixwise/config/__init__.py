@@ -2,7 +2,7 @@
 
 from mixwise.config.base import Config, Options, Size, pair
 from mixwise.config.data import Augment, Data, Preprocess
-from mixwise.config.model import BackboneConfig, BranchConfig, ModelConfig, StageConfig, VisionConfig
+from mixwise.config.model import BackboneConfig, BranchConfig, ModelConfig, StageConfig, Task, VisionConfig
 from mixwise.config.training import Optimizer, Recipe, Train
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Recipe",
     "Size",
     "StageConfig",
+    "Task",
     "Train",
     "VisionConfig",
     "pair",

@@ -7,6 +7,9 @@ from pydantic import model_validator as check
 
 from mixwise.config.base import Config, Options, Size
 
+Task = Literal["classify", "segment"]
+"""What the outputs of a model are: a score per class, or a map of scores per class."""
+
 
 class BranchConfig(Config):
     """One residual branch: x + drop_path(scale · f(norm(x))), f a token mixer or a channel mixer by name."""
@@ -48,6 +51,11 @@ class ModelConfig(Config):
     def input(self) -> str:
         """The shape that the model takes, in words."""
         raise NotImplementedError
+
+    @property
+    def task(self) -> Task:
+        """What its outputs are."""
+        return "classify"
 
 
 class VisionConfig(ModelConfig):

@@ -237,6 +237,7 @@ def _header(form: Format, config: ModelConfig, classes: tuple[str, ...], average
         settings = {"image": config.image, "channels": config.channels} | form.preprocess(config)
         preprocess = Preprocess.parse(settings)
     return Header(
+        task=config.task,
         config=config,
         classes=names,
         preprocess=preprocess,
