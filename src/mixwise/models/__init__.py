@@ -1,6 +1,7 @@
 """Models by name: the house and compact models here, one file a paper beside them."""
 
 from mixwise.models import eamlp as eamlp
+from mixwise.models import eanet as eanet
 from mixwise.models import mlp_mixer as mlp_mixer
 from mixwise.models import resmlp as resmlp
 from mixwise.models.registry import create_model, describe, list_models, model_config, presets, register_preset
