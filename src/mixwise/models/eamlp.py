@@ -2,8 +2,8 @@
 
     t2t → class token, sinusoids → 7–24 × [x + mix(norm(x)), x + mlp(norm(x))] → norm → class token → linear
 
-Sources: Guo et al., "Beyond Self-attention: External Attention", arXiv 2105.02358, and its code
-(EAMLP, T2T-ViT with external attention); Yuan et al., "Tokens-to-Token ViT", arXiv 2101.11986, section 3 (T2T-ViT, the control).
+Sources: Guo et al., "Beyond Self-attention: External Attention", arXiv 2105.02358, and its code (EAMLP, T2T-ViT with
+external attention); Yuan et al., "Tokens-to-Token ViT", arXiv 2101.11986, section 3 (T2T-ViT, the control).
 
 | preset | stem | blocks, heads | dim | depth | parameters | GMACs | ImageNet-1k top-1 |
 |---|---|---|---|---|---|---|---|
@@ -33,10 +33,10 @@ EAMLP-7 needs 384 pixels and 4.293 GMACs, about four times as many, to reach wha
 can be left out altogether, at a price. Multi-head external attention costs more than self-attention below
 2 · dim + 256 tokens.
 
-Differs: the outputs are those of the authors' code, which takes square images only. It has biases that cannot matter (in
-front of the slot logits) and adds 1e-9 to the sum over slots (`eps`; None as the paper's formula, without). The weights
-of the blocks start as those of the mixers do everywhere here, in the code from a truncated normal of 0.02. The hybrid
-`t2t_ea_*` is the first version of the paper; the released code has no switch for it. A variant with batch norm
+Differs: the outputs are those of the authors' code, which takes square images only. It has biases that cannot matter
+(in front of the slot logits) and adds 1e-9 to the sum over slots (`eps`; None: as in the paper's formula, without). The
+weights of the blocks start as those of the mixers do everywhere here, in the code from a truncated normal of 0.02. The
+hybrid `t2t_ea_*` is the first version of the paper; the released code has no switch for it. A variant with batch norm
 (`norm="batch"`) is said to be in the paper, but is not in the code.
 """
 
