@@ -2,7 +2,8 @@
 
 from mixwise.config.base import Config, Options, Size, pair
 from mixwise.config.data import Augment, Data, Preprocess
-from mixwise.config.model import BackboneConfig, BranchConfig, ModelConfig, StageConfig, Task, VisionConfig
+from mixwise.config.eanet import EANetConfig
+from mixwise.config.model import BackboneConfig, BranchConfig, ModelConfig, StageConfig, VisionConfig
 from mixwise.config.training import Optimizer, Recipe, Train
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "BranchConfig",
     "Config",
     "Data",
+    "EANetConfig",
     "ModelConfig",
     "Optimizer",
     "Options",
@@ -18,7 +20,6 @@ __all__ = [
     "Recipe",
     "Size",
     "StageConfig",
-    "Task",
     "Train",
     "VisionConfig",
     "pair",

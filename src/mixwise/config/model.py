@@ -1,14 +1,11 @@
 """What a model is made of."""
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field
 from pydantic import model_validator as check
 
 from mixwise.config.base import Config, Options, Size
-
-Task = Literal["classify", "segment"]
-"""What the outputs of a model are: a score per class, or a map of scores per class."""
 
 
 class BranchConfig(Config):
@@ -42,6 +39,8 @@ class StageConfig(Config):
 class ModelConfig(Config):
     """What every model's config says."""
 
+    task: ClassVar[Literal["classify", "segment"]] = "classify"
+    """What the model is for, unless it is trained for something else."""
     kind: str
     """Which architecture it is the config of; fixed by the class."""
     name: str = "custom"
@@ -51,11 +50,6 @@ class ModelConfig(Config):
     def input(self) -> str:
         """The shape that the model takes, in words."""
         raise NotImplementedError
-
-    @property
-    def task(self) -> Task:
-        """What its outputs are."""
-        return "classify"
 
 
 class VisionConfig(ModelConfig):

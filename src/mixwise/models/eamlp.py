@@ -42,7 +42,7 @@ hybrid `t2t_ea_*` is the first version of the paper; the released code has no sw
 
 from typing import Any, Literal
 
-from mixwise.config import BackboneConfig, BranchConfig, Size, StageConfig, pair
+from mixwise.config import BackboneConfig, BranchConfig, Size
 from mixwise.mixers.attention import head_count
 from mixwise.models.registry import register_variants
 
@@ -62,20 +62,22 @@ def _model(
     drop_path: float,
 ) -> BackboneConfig:
     branches = (mix, BranchConfig(mixer="mlp", options={"ratio": ratio, "out_bias": True}))
-    return BackboneConfig(
-        name=name,
-        image=pair(image),
-        channels=channels,
-        classes=classes,
-        stem="t2t",
-        stem_options={**stem, "norm_eps": 1e-5},
-        stages=(StageConfig(depth=depth, dim=dim, branches=branches),),
-        norm=norm,
-        norm_eps=1e-5,
-        positions="sinusoid",
-        class_token=True,
-        pool="token",
-        drop_path=drop_path,
+    return BackboneConfig.parse(
+        {
+            "name": name,
+            "image": image,
+            "channels": channels,
+            "classes": classes,
+            "stem": "t2t",
+            "stem_options": {**stem, "norm_eps": 1e-5},
+            "stages": ({"depth": depth, "dim": dim, "branches": branches},),
+            "norm": norm,
+            "norm_eps": 1e-5,
+            "positions": "sinusoid",
+            "class_token": True,
+            "pool": "token",
+            "drop_path": drop_path,
+        }
     )
 
 

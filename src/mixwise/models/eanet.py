@@ -28,46 +28,14 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from mixwise.config import Size, Task, VisionConfig, pair
+from mixwise.config import EANetConfig, Size
 from mixwise.errors import UsageError
 from mixwise.layers import image_view, token_view
 from mixwise.mixers.external_attention import ExternalAttention
 from mixwise.model import Model, register_architecture
 from mixwise.models.registry import register_variants
-
-
-class EANetConfig(VisionConfig):
-    """What an EANet is made of. Its convolutions take any image size; `image` is that of training."""
-
-    kind: Literal["eanet"] = "eanet"
-    image: Size = (513, 513)
-    classes: int = Field(default=21, ge=0)
-    """0: no last convolution and no upsampling, the model gives the map (b, hidden, rows, columns)."""
-    blocks: tuple[PositiveInt, PositiveInt, PositiveInt, PositiveInt] = (3, 4, 6, 3)
-    """Bottlenecks of the four stages."""
-    width: int = Field(default=64, gt=0)
-    """Of the first stage's bottlenecks; the stages give 4, 8, 16 and 32 times as many channels."""
-    output_stride: Literal[8, 16] = 8
-    """Pixels a token of the last map is apart from the next."""
-    dim: int = Field(default=512, gt=0)
-    """Channels of the external attention."""
-    memory: int = Field(default=64, gt=0)
-    """Slots of the external attention."""
-    eps: float | None = Field(default=1e-9, gt=0)
-    """Added to the sum over slots; None: nothing."""
-    hidden: int = Field(default=256, gt=0)
-    """Channels in front of the last convolution."""
-    dropout: float = Field(default=0.1, ge=0, lt=1)
-    """Of whole channels there."""
-
-    @property
-    def task(self) -> Task:
-        """What the outputs are."""
-        return "segment"
-
 
 PLANS = {
     8: ((1, 1, (1,)), (2, 1, (1,)), (1, 2, (1,)), (1, 4, (1, 2, 4))),
@@ -243,19 +211,21 @@ def eanet(
     dropout: float = 0.1,
 ) -> EANetConfig:
     """The config of an EANet; the fields of `EANetConfig`."""
-    return EANetConfig(
-        name=name,
-        image=pair(image),
-        channels=channels,
-        classes=classes,
-        blocks=blocks,
-        width=width,
-        output_stride=output_stride,
-        dim=dim,
-        memory=memory,
-        eps=eps,
-        hidden=hidden,
-        dropout=dropout,
+    return EANetConfig.parse(
+        {
+            "name": name,
+            "image": image,
+            "channels": channels,
+            "classes": classes,
+            "blocks": blocks,
+            "width": width,
+            "output_stride": output_stride,
+            "dim": dim,
+            "memory": memory,
+            "eps": eps,
+            "hidden": hidden,
+            "dropout": dropout,
+        }
     )
 
 

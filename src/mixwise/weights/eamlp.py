@@ -11,11 +11,12 @@ In the code's models `T2t_vit_t_*` the key memory is `linear_1` and the value me
 import math
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from mixwise.assemble import build_positions
 from mixwise.config import BackboneConfig, ModelConfig
 from mixwise.errors import MixwiseError
-from mixwise.positions import SinusoidPositions
 from mixwise.t2t import token_grid
 from mixwise.weights.mapping import Entry, Format, Shapes, module, register_format, same, shaped
 
@@ -24,11 +25,13 @@ STEM = "tokens_to_token"
 
 def class_token(config: BackboneConfig) -> Entry:
     """The class token, and in the foreign file the position table, which is a constant."""
-    rows, columns = token_grid(config.image)
-    table = SinusoidPositions(config.stages[0].dim).table(rows * columns + config.prefix)[None]
+    rows, columns = grid = token_grid(config.image)
+    positions = build_positions(config, grid)
+    assert positions is not None
+    table = positions(torch.zeros(1, rows * columns + config.prefix, config.stages[0].dim, device="cpu"), grid)
 
-    def read(token: Tensor, positions: Tensor) -> Tensor:
-        if positions.shape != table.shape or (positions.float() - table).abs().max() > 5e-3:
+    def read(token: Tensor, found: Tensor) -> Tensor:
+        if found.shape != table.shape or (found.float() - table).abs().max() > 5e-3:
             raise MixwiseError(
                 f"pos_embed is not the fixed table of sinusoids for {rows}×{columns} tokens and a class token: "
                 "these are weights of another model"

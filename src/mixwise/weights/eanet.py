@@ -1,13 +1,12 @@
 """EANet files of MenghaoGuo/EANet: a dictionary with the weights under `net` and a number of steps.
 
-The keys do not tell the output stride: a file is read as output stride 8, the authors' setting, unless a preset with 16
-is asked for by name. The memories of the block are 1 × 1 convolutions of one dimension there, linear layers here.
+The keys do not tell the output stride, 8 in the authors' setting: name the preset. The memories of the block are 1 × 1
+convolutions of one dimension there, linear layers here.
 """
 
 from typing import Any
 
-from mixwise.config import ModelConfig
-from mixwise.models.eanet import EANetConfig
+from mixwise.config import EANetConfig, ModelConfig
 from mixwise.weights.mapping import Entry, Format, batch_norm, module, register_format, same, squeezed
 
 
