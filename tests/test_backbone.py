@@ -84,6 +84,18 @@ def test_drop_path_is_linear_or_constant_and_drops_whole_samples():
     assert torch.equal(layer.eval()(torch.ones(2, 3, 5)), torch.ones(2, 3, 5))
 
 
+def test_drop_path_of_a_whole_batch_and_without_rescaling():
+    torch.manual_seed(0)
+    layer = DropPath(0.5, batch=True).train()
+    draws = [set(layer(torch.ones(9, 3, 5)).unique().tolist()) for _ in range(20)]
+    assert {frozenset(d) for d in draws} == {frozenset({0.0}), frozenset({2.0})}
+    assert set(DropPath(0.5, rescale=False).train()(torch.ones(64, 3, 5)).unique().tolist()) == {0.0, 1.0}
+    model = Backbone(config(drop_path=0.4, drop_path_batch=True, drop_path_rescale=False))
+    layers = [m for m in model.modules() if isinstance(m, DropPath)]
+    assert {(m.batch, m.rescale) for m in layers} == {(True, False)}
+    assert [m.rate for m in layers] == pytest.approx([0, 0, 0.4, 0.4])
+
+
 def test_refused_configs_say_why():
     two = (StageConfig(depth=1, dim=8, branches=BRANCHES), StageConfig(depth=1, dim=8, branches=BRANCHES))
     with pytest.raises(UsageError, match="class token cannot pass a downsampling"):
@@ -129,3 +141,24 @@ def test_conv_stem_takes_any_size():
 
 def test_no_head():
     assert output(classes=0).shape == (2, 10)
+
+
+def test_norms_in_the_channel_mlp_take_over_the_biases():
+    def mlp(**options):
+        branches = (BRANCHES[0], BranchConfig(mixer="mlp", options=options))
+        return {"stages": (StageConfig(depth=2, dim=10, branches=branches),)}
+
+    results = [output(**mlp(**o)) for o in ({}, {"norm": "batch"}, {"norm": "batch", "out_bias": True})]
+    results.append(output(**mlp(norm="batch", bias=False)))
+    assert all(not torch.allclose(a, b) for i, a in enumerate(results) for b in results[:i])
+    model = Backbone(config(**mlp(norm="batch", out_bias=True)))
+    assert {n for n, _ in model.stages[0].blocks[0][1].mixer.named_parameters()} == {
+        *("fc1.weight", "norm1.weight", "norm1.bias", "fc2.weight", "norm2.weight", "norm2.bias")
+    }
+    with pytest.raises(UsageError, match="gated goes without a norm"):
+        Backbone(config(**mlp(norm="batch", gated=True)))
+
+
+def test_hidden_head_is_tanh_unless_named():
+    assert not torch.allclose(output(head="hidden"), output(head="hidden", head_options={"act": "gelu"}))
+    assert not torch.allclose(output(head="hidden"), output())

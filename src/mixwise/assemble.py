@@ -9,7 +9,7 @@ from mixwise.blocks import Block, Branch
 from mixwise.config import BackboneConfig, BranchConfig, Size, StageConfig
 from mixwise.errors import UsageError, unknown
 from mixwise.heads import HEADS
-from mixwise.layers import CHANNEL_MIXERS, ChannelMixer, Grid, norm
+from mixwise.layers import CHANNEL_MIXERS, ChannelMixer, DropPath, Grid, norm
 from mixwise.mixers import MIXERS, Mixer, keyword_options
 from mixwise.positions import LearnedPositions, SinCosPositions, SinusoidPositions
 from mixwise.stems import STEMS, ConvNormAct, PatchStem, Stem
@@ -54,7 +54,7 @@ def build_stem(config: BackboneConfig) -> Stem:
     return cls(config.channels, config.stages[0].dim, config.patch, norm_name=config.norm, **config.stem_options)
 
 
-def build_head(config: BackboneConfig) -> nn.Module:
+def build_head(config: BackboneConfig) -> Any:
     """The head that a config names; identity for no classes."""
     cls = HEADS.get(config.head)
     if cls is None:
@@ -106,7 +106,7 @@ def build_block(stage: StageConfig, config: BackboneConfig, grid: Size, rate: fl
                 dim=stage.dim,
                 layer_scale=config.layer_scale,
                 res_scale=stage.res_scale,
-                drop_path=rate,
+                drop_path=DropPath(rate, batch=config.drop_path_batch, rescale=config.drop_path_rescale),
             )
         )
     return Block(branches)

@@ -162,6 +162,17 @@ class Backbone(Model):
         return self.head(self.pool(self.features(images)))
 
     def fold(self) -> None:
-        for module in self.modules():
-            if isinstance(module, Branch) and isinstance(module.mixer, Mixer):
-                module.mixer = module.mixer.reparameterize()
+        """Batch norms and affine maps into the layers beside them, layer scales, activations' factors, mixers.
+
+        The final norm's factor and summand go into the head, so `features` then lacks them.
+        """
+        self.stem.fold()
+        for stage in self.stages:
+            if stage.downsample is not None:
+                cast(Stem, stage.downsample).fold()
+        for module in list(self.modules()):
+            if isinstance(module, Branch):
+                module.fold()
+        if self.config.classes and self.config.final_act == "identity":
+            scale, shift, self.norm = self.norm.split()
+            self.head.fold_input(scale, shift)

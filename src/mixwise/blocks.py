@@ -3,7 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from mixwise.layers import DropPath, Grid, image_view, token_view
+from mixwise.folding import absorb_after, absorb_before
+from mixwise.layers import DropPath, Grid, Mixing, image_view, token_view
+from mixwise.norms import NoNorm, Norm
 from mixwise.positions import LearnedPositions
 from mixwise.stems import Stem
 
@@ -13,26 +15,49 @@ class Branch(nn.Module):
 
     def __init__(
         self,
-        norm: nn.Module,
-        mixer: nn.Module,
+        norm: Norm,
+        mixer: Mixing,
         *,
         dim: int,
         layer_scale: float | None = None,
         res_scale: float | None = None,
-        drop_path: float = 0.0,
+        drop_path: DropPath | None = None,
     ) -> None:
         super().__init__()
         self.norm = norm
         self.mixer = mixer
         self.scale = None if layer_scale is None else nn.Parameter(torch.full((dim,), layer_scale))
         self.res_scale = None if res_scale is None else nn.Parameter(torch.full((dim,), res_scale))
-        self.drop_path = DropPath(drop_path)
+        self.drop_path = drop_path or DropPath(0.0)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         y = self.mixer(self.norm(x), grid)
         if self.scale is not None:
             y = y * self.scale
         return (x if self.res_scale is None else x * self.res_scale) + self.drop_path(y)
+
+    def fold(self) -> None:
+        """Move what the norm and the layer scale multiply and add into the layers beside them, in place.
+
+        Where the mixer begins with linear layers, the norm keeps only its statistics, or vanishes where these are fixed
+        (batch, affine). Where the mixer commutes with factors, its norm's factor joins the layer scale.
+        """
+        mixer = self.mixer = self.mixer.reparameterize()
+        scale, shift, rest = self.norm.split()
+        if mixer.readers and scale is not None:
+            for name in mixer.readers:
+                absorb_before(mixer.get_submodule(name), scale, shift)  # type: ignore[arg-type]
+            self.norm = rest
+        elif mixer.commutes and scale is not None and (self.scale is not None or isinstance(rest, NoNorm)):
+            dtype = next(iter(self.parameters())).dtype
+            after = None if self.scale is None else self.scale.double()
+            self.mixer, factor = mixer.fold_around(scale, shift, after)
+            self.scale = None if factor is None else nn.Parameter(factor.to(dtype))
+            self.norm = rest
+        if self.scale is not None and mixer.writers:
+            for name in mixer.writers:
+                absorb_after(mixer.get_submodule(name), self.scale, None)  # type: ignore[arg-type]
+            self.scale = None
 
 
 class Block(nn.ModuleList):

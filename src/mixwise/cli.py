@@ -166,6 +166,30 @@ def info(model: Model, json: Annotated[bool, typer.Option("--json", help="Print 
     out.print(table, highlight=False, markup=False)
 
 
+@app.command()
+def reparam(
+    model: Model,
+    output: Annotated[Path, typer.Option("--out", "-o", help="The .safetensors file to write.")],
+    images: Annotated[list[str] | None, typer.Option(help="What to compare on; default: digits.")] = None,
+) -> None:
+    """Fold norms, scales and local branches into the layers beside them: equal outputs, fewer operators."""
+    from mixwise.reparameterization import reparam as fold
+
+    report = fold(model, output, images=images)
+    table = Table("", "before", "after", box=None, pad_edge=False)
+    for name in ("parameters", "operators", "norms", "milliseconds"):
+        before, after = (getattr(side, name) for side in (report.before, report.after))
+        table.add_row(name, *(f"{v:,.1f}" if isinstance(v, float) else f"{v:,}" for v in (before, after)))
+    out.print(table, highlight=False)
+    out.print(
+        f"largest |Δ|: {report.noise:.1e} on noise, {report.pictures:.1e} on {report.pictures_compared} pictures "
+        f"(largest output {report.largest:.3g}); same first class: {report.same_top1:.1%}\n"
+        f"written to {output}\nnext: mixwise predict {output} IMAGES",
+        highlight=False,
+        markup=False,
+    )
+
+
 @app.command("list")
 def list_(
     pattern: Annotated[str, typer.Argument(help="A shell pattern, such as 'pool*'.")] = "*",

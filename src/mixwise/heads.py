@@ -6,10 +6,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mixwise.errors import UsageError
+from mixwise.folding import absorb_before
 from mixwise.layers import activation
 
 
-class LinearHead(nn.Linear):
+class Head(nn.Module):
+    """Pooled features (b, c) → logits (b, classes)."""
+
+    def fold_input(self, scale: Tensor | None, shift: Tensor | None) -> None:
+        """Absorb a factor and a summand per channel of the features, in place."""
+        raise NotImplementedError
+
+
+class LinearHead(nn.Linear, Head):
     """One linear layer.
 
     Args:
@@ -24,8 +33,11 @@ class LinearHead(nn.Linear):
         nn.init.trunc_normal_(self.weight, std=std) if std else nn.init.zeros_(self.weight)
         nn.init.constant_(self.bias, start)
 
+    def fold_input(self, scale: Tensor | None, shift: Tensor | None) -> None:
+        absorb_before(self, scale, shift)
 
-class HiddenHead(nn.Module):
+
+class HiddenHead(Head):
     """fc2(act(fc1(x))): the read-out that the first ViT was pre-trained with, and by its counts the gMLP paper's.
 
     Source: Dosovitskiy et al., "ViT", arXiv 2010.11929, section 3.1; vit_jax calls fc1 `pre_logits`.
@@ -44,8 +56,11 @@ class HiddenHead(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.fc2(self.act(self.fc1(x)))
 
+    def fold_input(self, scale: Tensor | None, shift: Tensor | None) -> None:
+        absorb_before(self.fc1, scale, shift)
 
-class MLPHead(nn.Module):
+
+class MLPHead(Head):
     """fc2(dropout(norm(relu(fc1(x))²))), hidden width `ratio` · c: the head of ConvFormer and CAFormer.
 
     Source: Yu et al., "MetaFormer Baselines for Vision", arXiv 2210.13452. The authors' code has eps 1e-5, timm 1e-6.
@@ -64,8 +79,13 @@ class MLPHead(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.fc2(F.dropout(self.norm(F.relu(self.fc1(x)).square()), self.dropout, self.training))
 
+    def fold_input(self, scale: Tensor | None, shift: Tensor | None) -> None:
+        absorb_before(self.fc1, scale, shift)
+        absorb_before(self.fc2, self.norm.weight.double(), self.norm.bias.double())
+        self.norm = nn.LayerNorm(self.norm.normalized_shape, eps=self.norm.eps, elementwise_affine=False)
 
-class DistilledHead(nn.Module):
+
+class DistilledHead(Head):
     """One linear layer per prefix token (b, 2, c); the answer is the mean of the two logits.
 
     Source: Touvron et al., "DeiT", arXiv 2012.12877, section 4. `both` gives them apart, for a loss with a teacher.
@@ -83,6 +103,10 @@ class DistilledHead(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         label, teacher = self.both(x)
         return (label + teacher) / 2
+
+    def fold_input(self, scale: Tensor | None, shift: Tensor | None) -> None:
+        absorb_before(self.label, scale, shift)
+        absorb_before(self.teacher, scale, shift)
 
 
 HEADS: dict[str, Any] = {"distilled": DistilledHead, "hidden": HiddenHead, "linear": LinearHead, "mlp": MLPHead}

@@ -3,13 +3,20 @@
 Tokens are (b, n, c). A map (b, c, h, w) of channels-last memory is the same bytes, so going between the two is free.
 """
 
+import copy
 from collections.abc import Callable
+from typing import Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mixwise.errors import UsageError, unknown
+from mixwise.folding import absorb_after, absorb_before
+from mixwise.norms import Affine as Affine
+from mixwise.norms import GroupNorm1 as GroupNorm1
+from mixwise.norms import NoNorm, Norm, TokenBatchNorm, make_norm
+from mixwise.norms import norm as norm
 
 Grid = tuple[int, ...]
 """How the tokens lie: (h, w) for an image, (n,) for a sequence or a set of points."""
@@ -69,13 +76,22 @@ class StarReLU(nn.Module):
         return self.scale * F.relu(x).square() + self.shift
 
 
+class SquaredReLU(nn.Module):
+    """relu(x)². Source: So et al., "Primer", arXiv 2109.08668."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x).square()
+
+
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "gelu": nn.GELU,
     "gelu_tanh": lambda: nn.GELU(approximate="tanh"),
     "identity": nn.Identity,
     "relu": nn.ReLU,
     "silu": nn.SiLU,
+    "squared_relu": SquaredReLU,
     "star_relu": StarReLU,
+    "tanh": nn.Tanh,
 }
 
 
@@ -92,86 +108,6 @@ def gate(z: Tensor, act: nn.Module, *, dim: int) -> Tensor:
     return u * act(v)
 
 
-# --- norms on tokens (b, n, c) ----------------------------------------------------------------------------------------
-
-
-class GroupNorm1(nn.Module):
-    """Mean and variance over tokens and channels together, affine per channel: GroupNorm with one group.
-
-    It is not LayerNorm, which normalises each token by itself. Source: arXiv 2111.11418, "modified layer norm".
-    """
-
-    def __init__(self, dim: int, *, scale: bool = True, bias: bool = True, eps: float = 1e-5) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim)) if scale else None
-        self.bias = nn.Parameter(torch.zeros(dim)) if bias else None
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.layer_norm(x, x.shape[1:], eps=self.eps)
-        x = x if self.weight is None else x * self.weight
-        return x if self.bias is None else x + self.bias
-
-
-class TokenBatchNorm(nn.BatchNorm1d):
-    """Batch norm per channel over batch and tokens, for tokens (b, n, c).
-
-    Runs as a channels-last map, which is the layout the kernels are fast in.
-    """
-
-    def __init__(self, dim: int, *, scale: bool = True, bias: bool = True, eps: float = 1e-5) -> None:
-        super().__init__(dim, eps=eps, affine=scale)
-        if not bias:
-            self.register_parameter("bias", None)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training and x.shape[0] * x.shape[1] == 1:
-            raise UsageError("batch norm needs more than one value per channel to train: use a larger batch")
-        return super().forward(x.transpose(1, 2).unsqueeze(-1)).squeeze(-1).transpose(1, 2)
-
-    def _check_input_dim(self, input: Tensor) -> None:
-        if input.dim() != 4:
-            raise UsageError(f"batch norm on tokens expects (b, n, c), got {input.dim() - 1} dimensions")
-
-
-class Affine(nn.Module):
-    """α ⊙ x + β per channel, no statistics. Source: Touvron et al., "ResMLP", arXiv 2105.03404, section 2."""
-
-    def __init__(self, dim: int, *, bias: bool = True) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(dim))
-        self.bias = nn.Parameter(torch.zeros(dim)) if bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.weight if self.bias is None else torch.addcmul(self.bias, x, self.weight)
-
-
-def _layer_norm(dim: int, scale: bool, bias: bool, eps: float | None) -> nn.Module:
-    return nn.LayerNorm(dim, eps=eps or 1e-6, elementwise_affine=scale, bias=bias)
-
-
-NORMS: dict[str, Callable[[int, bool, bool, float | None], nn.Module]] = {
-    "affine": lambda dim, scale, bias, eps: Affine(dim, bias=bias) if scale else nn.Identity(),
-    "batch": lambda dim, scale, bias, eps: TokenBatchNorm(dim, scale=scale, bias=bias, eps=eps or 1e-5),
-    "group1": lambda dim, scale, bias, eps: GroupNorm1(dim, scale=scale, bias=bias, eps=eps or 1e-5),
-    "layer": _layer_norm,
-    "none": lambda dim, scale, bias, eps: nn.Identity(),
-}
-
-
-def norm(name: str, dim: int, *, scale: bool = True, bias: bool = True, eps: float | None = None) -> nn.Module:
-    """A norm on tokens (b, n, c) by name: layer, group1, batch, affine, none.
-
-    Args:
-        scale: False leaves out the learned scale, and with it the shift.
-        bias: False leaves out the learned shift.
-        eps: added to the variance; None: 1e-6 for layer, 1e-5 for the others; affine and none have none.
-    """
-    if name not in NORMS:
-        raise unknown("norm", name, NORMS)
-    return NORMS[name](dim, scale, scale and bias, eps)
-
-
 # --- residual branches ------------------------------------------------------------------------------------------------
 
 
@@ -179,22 +115,48 @@ class DropPath(nn.Module):
     """Drops the whole branch of a sample with probability `rate` in training, and scales the kept ones by 1/(1-rate).
 
     Source: Huang et al., "Deep Networks with Stochastic Depth", arXiv 1603.09382; per sample as in timm.
+
+    Args:
+        batch: one draw for the whole batch, as in the source.
+        rescale: False leaves the kept branches as they are.
     """
 
-    def __init__(self, rate: float) -> None:
+    def __init__(self, rate: float, *, batch: bool = False, rescale: bool = True) -> None:
         super().__init__()
         if not 0 <= rate < 1:
             raise UsageError(f"drop path: rate must be in [0, 1), got {rate}")
-        self.rate = rate
+        self.rate, self.batch, self.rescale = rate, batch, rescale
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.rate == 0:
             return x
         keep = 1 - self.rate
-        return x * x.new_empty((x.shape[0],) + (1,) * (x.dim() - 1)).bernoulli_(keep).div_(keep)
+        drawn = x.new_empty((1 if self.batch else x.shape[0],) + (1,) * (x.dim() - 1)).bernoulli_(keep)
+        return x * (drawn.div_(keep) if self.rescale else drawn)
 
     def extra_repr(self) -> str:
         return f"rate={self.rate:.3g}"
+
+
+class Mixing(nn.Module):
+    """What stands in a branch: mixes tokens or channels, (b, n, c) → (b, n, c). The attributes let a branch fold."""
+
+    spatial: bool = False
+    """Needs a 2-D grid and no prefix tokens."""
+    readers: tuple[str, ...] = ()
+    """Linear layers that all of the input passes first, so that they can absorb a factor and a summand per channel."""
+    writers: tuple[str, ...] = ()
+    """Linear layers whose sum is the output."""
+    commutes: bool = False
+    """A factor per channel in front equals the same factor behind."""
+
+    def reparameterize(self) -> "Mixing":
+        """An equal, cheaper module for inference; self where there is nothing to fold. The original stays as it is."""
+        return self
+
+    def fold_around(self, scale: Tensor, shift: Tensor | None, after: Tensor | None) -> "tuple[Mixing, Tensor | None]":
+        """For a module f that commutes: after · f(x · scale + shift) as (g, rest) with rest · g(x); None: no factor."""
+        raise NotImplementedError
 
 
 def hidden_width(who: str, dim: int, ratio: float) -> int:
@@ -204,7 +166,7 @@ def hidden_width(who: str, dim: int, ratio: float) -> int:
     return max(1, round(dim * ratio))
 
 
-class ChannelMLP(nn.Module):
+class ChannelMLP(Mixing):
     """Two linear layers on each token by itself: (b, n, c) → (b, n, c), hidden width `ratio` · c.
 
     Args:
@@ -213,9 +175,11 @@ class ChannelMLP(nn.Module):
         bias: of the first layer, in front of the activation.
         out_bias: of the second layer. Off in house models, where the batch norms that follow would remove it.
         gated: the hidden layer is u · act(v), u and v the halves of the first layer; the gate starts as act(1).
+        norm: name of a norm behind each layer, before the activation; the shift is then the norm's: the layers have no
+            bias of their own, and `bias` and `out_bias` are about the norms. RepMLPNet's FFN has batch.
     """
 
-    spatial = False
+    readers = ("fc1",)
 
     def __init__(
         self,
@@ -226,15 +190,21 @@ class ChannelMLP(nn.Module):
         bias: bool = True,
         out_bias: bool = False,
         gated: bool = False,
+        norm: str = "none",
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         hidden = hidden_width("mlp", dim, ratio)
+        if gated and norm != "none":
+            raise UsageError(f"mlp: gated goes without a norm, got norm={norm!r}")
         if gated and (hidden % 2 or not bias):
             raise UsageError(f"mlp: gated needs a bias and a hidden width of two halves, got {hidden} and bias={bias}")
-        self.fc1 = nn.Linear(dim, hidden, bias=bias)
+        self.fc1 = nn.Linear(dim, hidden, bias=bias and norm == "none")
+        self.norm1 = make_norm(norm, hidden, bias=bias)
         self.act = activation(act)
-        self.fc2 = nn.Linear(hidden // 2 if gated else hidden, dim, bias=out_bias)
+        self.fc2 = nn.Linear(hidden // 2 if gated else hidden, dim, bias=out_bias and norm == "none")
+        self.norm2 = make_norm(norm, dim, bias=out_bias)
+        self.writers = ("fc2",) if norm == "none" else ()
         self.gated = gated
         self.dropout = dropout
         if gated:
@@ -242,12 +212,26 @@ class ChannelMLP(nn.Module):
             nn.init.ones_(self.fc1.bias[hidden // 2 :])
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
-        z = self.fc1(x)
+        z = self.norm1(self.fc1(x))
         x = F.dropout(gate(z, self.act, dim=2) if self.gated else self.act(z), self.dropout, self.training)
-        return F.dropout(self.fc2(x), self.dropout, self.training)
+        return F.dropout(self.norm2(self.fc2(x)), self.dropout, self.training)
+
+    def reparameterize(self) -> Self:
+        fused = copy.deepcopy(self)
+        if isinstance(self.act, StarReLU) and not self.gated:
+            scale, shift = (p.detach().double().expand(self.fc2.in_features) for p in (self.act.scale, self.act.shift))
+            absorb_before(fused.fc2, scale, shift)
+            fused.act = SquaredReLU()
+        for place, layer in (("norm1", fused.fc1), ("norm2", fused.fc2)):
+            factor, summand, rest = getattr(fused, place).split()
+            if isinstance(rest, NoNorm):
+                absorb_after(layer, factor, summand)
+                setattr(fused, place, rest)
+        fused.writers = ("fc2",) if isinstance(fused.norm2, NoNorm) else ()
+        return fused
 
 
-class LocalMLP(nn.Module):
+class LocalMLP(Mixing):
     """A channel MLP whose two layers are 3 × 3 convolutions: it mixes channels and looks at the neighbours.
 
         y = conv(relu(norm(conv(relu(x)))))        hidden width `ratio` · c
@@ -267,7 +251,7 @@ class LocalMLP(nn.Module):
         hidden = hidden_width("local_mlp", dim, ratio)
         self.act = activation(act)
         self.conv1 = nn.Conv2d(dim, hidden, kernel, padding=kernel // 2, bias=False)
-        self.norm = TokenBatchNorm(hidden)
+        self.norm: Norm = TokenBatchNorm(hidden)
         self.conv2 = nn.Conv2d(hidden, dim, kernel, padding=kernel // 2, bias=False)
         nn.init.kaiming_normal_(self.conv1.weight, mode="fan_out", nonlinearity="relu")
         nn.init.normal_(self.conv2.weight, std=0.2 * (2 / (dim * kernel**2)) ** 0.5)
@@ -275,6 +259,15 @@ class LocalMLP(nn.Module):
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         x = token_view(self.conv1(image_view(self.act(x), grid)))
         return token_view(self.conv2(image_view(self.act(self.norm(x)), grid)))
+
+    def reparameterize(self) -> Self:
+        scale, shift, rest = self.norm.split()
+        if scale is None:
+            return self
+        fused = copy.deepcopy(self)
+        absorb_after(fused.conv1, scale, shift)
+        fused.norm = rest
+        return fused
 
 
 ChannelMixer = ChannelMLP | LocalMLP

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any, Self, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from mixwise.config import ModelConfig
+from mixwise.config import ModelConfig, VisionConfig
 from mixwise.errors import UsageError, unknown
 
 
@@ -15,18 +15,42 @@ class Model(nn.Module):
     """A model that is built from its config alone: `type(model)(model.config)` is the same architecture, fresh."""
 
     config: ModelConfig
+    trainable_when_fused: bool = False
+    """Set by `reparameterize(trainable=True)`."""
 
-    def reparameterize(self) -> Self:
+    def example(self, batch: int = 1) -> Tensor:
+        """An input of the shape that the model takes; of noise, always the same."""
+        config = self.config
+        if not isinstance(config, VisionConfig):
+            raise NotImplementedError
+        shape = (batch, config.channels, *config.image)
+        return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+    def reparameterize(self, *, trainable: bool = False) -> Self:
         """A new, equal, cheaper model for inference (evaluation mode). The original is left as it is.
 
-        Equality holds for the statistics the batch norms have now, so the result is not meant to be trained.
+        Equality holds for the statistics that the batch norms have now. Training the result is another training than
+        that of the original, without its norms and branches, so it has to be asked for.
+
+        Args:
+            trainable: let `train()` pass; otherwise it raises `UsageError`.
         """
         model = copy.deepcopy(self).eval()
+        model.trainable_when_fused = trainable
         if self.config.form != "reparameterized":
             with torch.no_grad():
                 model.fold()
             model.config = self.config.model_copy(update={"form": "reparameterized"})
         return model
+
+    def train(self, mode: bool = True) -> Self:
+        """As in torch, but a re-parameterised model refuses unless it was made with trainable=True."""
+        if mode and self.config.form == "reparameterized" and not self.trainable_when_fused:
+            raise UsageError(
+                f"{self.config.name} is re-parameterised: its norms are folded away, so training it is not training "
+                "the original; train the trainable form, or ask for it with reparameterize(trainable=True)"
+            )
+        return super().train(mode)
 
     def fold(self) -> None:
         """Fold what algebra allows, in place; how a fresh model gets the shape of a re-parameterised one too."""

@@ -1,13 +1,15 @@
 """From pixels to tokens and from one stage to the next: stems and downsampling."""
 
 import math
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
 from mixwise.config import Size, pair
 from mixwise.errors import UsageError
-from mixwise.layers import activation, image_view, norm, token_view
+from mixwise.folding import absorb_after, absorb_before
+from mixwise.layers import activation, image_view, token_view
+from mixwise.norms import NoNorm, make_norm, norm
 
 
 def _strides(factor: int) -> list[int]:
@@ -40,6 +42,9 @@ class Stem(nn.Module):
         """(rows, columns) of tokens for an image of (height, width); `UsageError` where it does not fit."""
         raise NotImplementedError
 
+    def fold(self) -> None:
+        """Move norms with fixed statistics into the convolutions, in place; nothing where there are none."""
+
 
 class ConvNormAct(Stem):
     """Convolution → norm on tokens → activation, on maps (b, c, h, w). Padding k//2: any size works.
@@ -65,6 +70,12 @@ class ConvNormAct(Stem):
 
     def grid(self, size: Size) -> Size:
         return math.ceil(size[0] / self.patch[0]), math.ceil(size[1] / self.patch[1])
+
+    def fold(self) -> None:
+        scale, shift, rest = self.norm.split()
+        if isinstance(rest, NoNorm):
+            absorb_after(self.conv, scale, shift)
+            self.norm = rest
 
 
 class PatchStem(Stem):
@@ -124,6 +135,16 @@ class PatchStem(Stem):
         )
         return rows, columns
 
+    def fold(self) -> None:
+        scale, shift, rest = self.pre_norm.split()
+        if shift is None or self.padding == (0, 0):
+            absorb_before(self.proj, scale, shift)
+            self.pre_norm = rest
+        scale, shift, rest = self.norm.split()
+        if isinstance(rest, NoNorm):
+            absorb_after(self.proj, scale, shift)
+            self.norm = rest
+
 
 class ConvStem(Stem):
     """A stack of 3 × 3 convolutions with stride 2, the backbone's norm and an activation: one token per patch.
@@ -149,9 +170,10 @@ class ConvStem(Stem):
     def grid(self, size: Size) -> Size:
         return math.ceil(size[0] / self.patch[0]), math.ceil(size[1] / self.patch[1])
 
+    def fold(self) -> None:
+        for layer in self.layers:
+            cast(Stem, layer).fold()
 
-make_norm = norm
-"""`norm` under a name that the keyword of `PatchStem` does not hide."""
 
 STEMS: dict[str, Any] = {"conv": ConvStem, "patch": PatchStem}
 """Every stem by name."""

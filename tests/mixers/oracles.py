@@ -200,6 +200,8 @@ def spatial_gate(
     causal=False,
     norm_eps=1e-5,
     gelu="erf",
+    gate_act="identity",
+    init="normal",
     out_bias=False,
 ) -> A:
     n = x.shape[1]
@@ -219,6 +221,7 @@ def spatial_gate(
             q, k, w = (image[:, i * tiny_attention : (i + 1) * tiny_attention] for i in range(3))
             attended = _attend(q, k, w, 1 / math.sqrt(tiny_attention), causal)
             v[b] += np.array([dense(t, p, "tiny.out") for t in attended])
+    v = np.tanh(v) if gate_act == "tanh" else v
     gated = {"multiply": u * v, "add": u + v, "linear": v}[gate]
     return each_token(gated, lambda t: dense(t, p, "fc2"))
 
@@ -253,20 +256,23 @@ def _batch_norm(value: A, p: Tensors, name: str, s: int) -> A:
     return (value - p[f"{name}.running_mean"][s]) / spread * p[f"{name}.weight"][s] + p[f"{name}.bias"][s]
 
 
-def repmlp(x: A, p: Tensors, grid, partition=None, sharesets=None, kernels=(1, 3), reduce=4) -> A:
+def repmlp(x: A, p: Tensors, grid, partition=None, sharesets=None, kernels=(1, 3), reduce=4, order="window") -> A:
     h, w = partition or grid
     sets = p["weight"].shape[0]
+    corners = [(top, left) for top in range(0, grid[0], h) for left in range(0, grid[1], w)]
+    groups = x.shape[2] // sets
     y = np.zeros_like(x)
     for b, image in enumerate(x):
         mean = sum(image) / len(image)
         hidden = np.array([max(v, 0.0) for v in dense(mean, p, "gate.fc1")])
         gate = [sigmoid(v) for v in dense(hidden, p, "gate.fc2")]
-        for top in range(0, grid[0], h):
-            for left in range(0, grid[1], w):
-                places = [(top + i) * grid[1] + left + j for i in range(h) for j in range(w)]
-                for c in range(x.shape[2]):
-                    s = c % sets
-                    window = image[places, c]
+        rows = []
+        for top, left in corners:
+            places = [(top + i) * grid[1] + left + j for i in range(h) for j in range(w)]
+            for group in range(groups):
+                row = []
+                for s in range(sets):
+                    window = image[places, group * sets + s]
                     mixed = np.array(
                         [sum(p["weight"][s, o, i] * window[i] for i in range(h * w)) for o in range(h * w)]
                     )
@@ -275,5 +281,12 @@ def repmlp(x: A, p: Tensors, grid, partition=None, sharesets=None, kernels=(1, 3
                         kernel = p[f"local.{i}.conv.weight"][s : s + 1, 0]
                         local = _depthwise(window.reshape(h, w, 1), kernel).reshape(-1)
                         total = total + _batch_norm(local, p, f"local.{i}.norm", s)
-                    y[b, places, c] = gate[c] * total
+                    row.append(total)
+                rows.append(row)
+        for place, (top, left) in enumerate(corners):
+            places = [(top + i) * grid[1] + left + j for i in range(h) for j in range(w)]
+            for c in range(x.shape[2]):
+                group, s = divmod(c, sets)
+                row = group * len(corners) + place if order == "official" else place * groups + group
+                y[b, places, c] = gate[c] * rows[row][s]
     return y

@@ -14,11 +14,13 @@ PAPER_FORMS = [
     ("external_attention", {"query": False, "memory": 5}),
     ("multihead_external_attention", {"heads": 3, "eps": 1e-9}),
     ("repmlp", {"partition": (3, 1), "sharesets": 3, "kernels": (1, 3, 5)}),
+    ("repmlp", {"partition": (3, 1), "sharesets": 3, "order": "official"}),
     ("repmlp", {"sharesets": 12, "kernels": ()}),
     ("simple_attention", {"scale": True}),
     ("spatial_gate", {"ratio": 6.0, "toeplitz": True, "tiny_attention": 5}),
     ("spatial_gate", {"split": False, "gate": "add"}),
     ("spatial_gate", {"split": False, "gate": "linear"}),
+    ("spatial_gate", {"gate_act": "tanh", "init": "zeros"}),
     ("spatial_gate", {"gate": "add", "causal": True, "tiny_attention": 5}),
 ]
 
@@ -58,3 +60,28 @@ def test_repmlp_fused_in_half_precision_and_with_new_statistics():
     assert fused.weight.dtype == torch.bfloat16
     x = torch.randn(2, 24, 8).bfloat16()
     torch.testing.assert_close(fused(x, (4, 6)), mixer.eval()(x, (4, 6)), atol=0.05, rtol=0.05)
+
+
+def test_repmlp_windows_return_to_where_they_came_from_unless_the_official_order_is_asked_for():
+    x = torch.randn(2, 24, 8, dtype=torch.float64)
+
+    def identity(**options):
+        mixer = mixer_class("repmlp")(8, 24, (4, 6), partition=(2, 3), sharesets=4, kernels=(), **options)
+        mixer = mixer.double().eval()
+        with torch.no_grad():
+            mixer.weight.copy_(torch.eye(6).expand(4, 6, 6))
+            for parameter in mixer.gate.parameters():
+                parameter.zero_()
+            mixer.gate.fc2.bias.fill_(50.0)
+            mixer.norm.weight.fill_((1 + mixer.norm.eps) ** 0.5)
+        return mixer
+
+    for mixer in (identity(), identity().reparameterize()):
+        torch.testing.assert_close(mixer(x, (4, 6)), x)
+    for mixer in (identity(order="official"), identity(order="official").reparameterize()):
+        assert not torch.allclose(mixer(x, (4, 6)), x)
+    for options in ({"partition": None}, {"sharesets": 8}):
+        with pytest.raises(UsageError, match="needs a partition, and sharesets below the width"):
+            mixer_class("repmlp")(8, 24, (4, 6), **{"partition": (2, 3), "order": "official", **options})
+    with pytest.raises(UsageError, match="did you mean 'official'"):
+        mixer_class("repmlp")(8, 24, (4, 6), partition=(2, 3), order="offical")

@@ -37,6 +37,7 @@ FORMS = [
     ("repmlp", {"sharesets": 4, "kernels": (3, 5), "reduce": 2}),
     ("repmlp", {"partition": (3, 1), "sharesets": 2}),
     ("repmlp", {"partition": (1, 5), "sharesets": 8, "kernels": ()}),
+    ("repmlp", {"partition": (1, 5), "sharesets": 2, "order": "official"}),
     ("separable_conv", {}),
     *(
         ("separable_conv", {"kernel": 3, "ratio": 1.5, "act": a})
@@ -48,6 +49,7 @@ FORMS = [
     ("spatial_gate", {"ratio": 1.5, "toeplitz": True, "gelu": "tanh", "norm_eps": 0.1, "out_bias": True}),
     ("spatial_gate", {"gate": "add", "causal": True, "tiny_attention": 3}),
     ("spatial_gate", {"tiny_attention": 3}),
+    ("spatial_gate", {"gate_act": "tanh", "init": "uniform", "tiny_attention": 3}),
     ("spatial_gate", {"split": False, "toeplitz": True, "causal": True}),
     ("spatial_gate", {"split": False, "gate": "add"}),
     ("spatial_gate", {"split": False, "gate": "linear", "tiny_attention": 3}),

@@ -80,6 +80,8 @@ class Case:
     ignored: Callable[[str], bool] = lambda name: False
     deploy: list[Entry] | None = None
     """Key table of the official re-parameterised form, for our re-parameterised module."""
+    make_deploy: Callable[[], nn.Module] | None = None
+    """A fresh module for these keys; None: our re-parameterised module has them."""
     reparameterize: Callable[[nn.Module], nn.Module] = lambda module: module.reparameterize()
 
     def loaded(self, state: Mapping[str, Tensor], *, double: bool = False) -> nn.Module:
@@ -87,9 +89,10 @@ class Case:
         return self._load(self.make(), self.entries, state, double)
 
     def loaded_deploy(self, state: Mapping[str, Tensor], *, double: bool = False) -> nn.Module:
-        """Our re-parameterised module with the official re-parameterised weights."""
+        """Our module with the official re-parameterised weights."""
         assert self.deploy is not None
-        return self._load(self.reparameterize(self.make().eval()), self.deploy, state, double)
+        module = self.reparameterize(self.make().eval()) if self.make_deploy is None else self.make_deploy()
+        return self._load(module, self.deploy, state, double)
 
     def _load(self, module: nn.Module, entries: list[Entry], state: Mapping[str, Tensor], double: bool) -> nn.Module:
         if double:

@@ -3,7 +3,9 @@
 from mixwise.config.base import Config, Options, Size, pair
 from mixwise.config.data import Augment, Data, Preprocess
 from mixwise.config.eanet import EANetConfig
-from mixwise.config.model import BackboneConfig, BranchConfig, ModelConfig, StageConfig, VisionConfig
+from mixwise.config.model import BackboneConfig, BranchConfig, ModelConfig, StageConfig, Task, VisionConfig
+from mixwise.config.repmlp import RepMLPBlockConfig, RepMLPPlainConfig, RepMLPResNetConfig, RepMLPStageConfig
+from mixwise.config.text import GMLPTextConfig
 from mixwise.config.training import Optimizer, Recipe, Train
 
 __all__ = [
@@ -13,13 +15,19 @@ __all__ = [
     "Config",
     "Data",
     "EANetConfig",
+    "GMLPTextConfig",
     "ModelConfig",
     "Optimizer",
     "Options",
     "Preprocess",
     "Recipe",
+    "RepMLPBlockConfig",
+    "RepMLPPlainConfig",
+    "RepMLPResNetConfig",
+    "RepMLPStageConfig",
     "Size",
     "StageConfig",
+    "Task",
     "Train",
     "VisionConfig",
     "pair",

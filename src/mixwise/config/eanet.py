@@ -5,13 +5,13 @@ from typing import ClassVar, Literal
 from pydantic import Field, PositiveInt
 
 from mixwise.config.base import Size
-from mixwise.config.model import VisionConfig
+from mixwise.config.model import Task, VisionConfig
 
 
 class EANetConfig(VisionConfig):
     """What an EANet is made of. Its convolutions take any image size; `image` is that of training."""
 
-    task: ClassVar[Literal["classify", "segment"]] = "segment"
+    task: ClassVar[Task] = "segment"
     kind: Literal["eanet"] = "eanet"
     image: Size = (513, 513)
     classes: int = Field(default=21, ge=0)

@@ -7,6 +7,9 @@ from pydantic import model_validator as check
 
 from mixwise.config.base import Config, Options, Size
 
+Task = Literal["classify", "segment", "text"]
+"""What a model is for: a score per class, a map of scores per class, a score per token of a vocabulary."""
+
 
 class BranchConfig(Config):
     """One residual branch: x + drop_path(scale · f(norm(x))), f a token mixer or a channel mixer by name."""
@@ -39,7 +42,7 @@ class StageConfig(Config):
 class ModelConfig(Config):
     """What every model's config says."""
 
-    task: ClassVar[Literal["classify", "segment"]] = "classify"
+    task: ClassVar[Task] = "classify"
     """What the model is for, unless it is trained for something else."""
     kind: str
     """Which architecture it is the config of; fixed by the class."""
@@ -104,6 +107,10 @@ class BackboneConfig(VisionConfig):
     head_options: Options = {}
     drop_path: float = Field(default=0.0, ge=0, lt=1)
     drop_path_schedule: Literal["linear", "constant"] = "linear"
+    drop_path_batch: bool = False
+    """One draw a block for the whole batch, instead of one a sample."""
+    drop_path_rescale: bool = True
+    """Whether what is kept in training is divided by the probability to keep it."""
     layer_scale: float | None = None
 
     @property

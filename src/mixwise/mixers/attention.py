@@ -42,6 +42,8 @@ class Attention(Mixer):
     """
 
     equivariant = True
+    readers = ("qkv",)
+    writers = ("out",)
 
     def __init__(
         self,

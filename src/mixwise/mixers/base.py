@@ -4,13 +4,13 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from mixwise.errors import UsageError, unknown
-from mixwise.layers import Grid
+from mixwise.layers import Grid, Mixing
 
 
-class Mixer(nn.Module):
+class Mixer(Mixing):
     """Moves information between tokens: (b, n, c) → (b, n, c).
 
     A subclass names its own options as keyword-only arguments; there is no `**kwargs`, so a wrong option is an
@@ -27,8 +27,6 @@ class Mixer(nn.Module):
     """The weights depend on the number of tokens: another image size needs other weights."""
     equivariant: bool = False
     """Blind to order (permuting the tokens permutes the output): the model must add positions."""
-    spatial: bool = False
-    """Needs a 2-D grid and no prefix tokens."""
     shift_blind: bool = False
     """Adding one vector to every token adds one vector to every output token: the norm in front needs no shift."""
     scale_blind: bool = False
@@ -42,10 +40,6 @@ class Mixer(nn.Module):
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         raise NotImplementedError
-
-    def reparameterize(self) -> "Mixer":
-        """An equal, cheaper module for inference; self where there is nothing to fold."""
-        return self
 
 
 def positive(option: str, value: float | None) -> None:

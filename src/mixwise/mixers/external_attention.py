@@ -86,6 +86,8 @@ class ExternalAttention(Mixer):
         self.doubly = is_double(norm, eps)
         self.shift_blind = self.doubly
         self.eps = eps
+        self.readers = ("query",) if query else ("key",)
+        self.writers = ("out",) if out else ("value",)
         self.query = nn.Linear(dim, dim, bias=False) if query else nn.Identity()
         self.key = nn.Linear(dim, memory, bias=False)
         self.value = nn.Linear(memory, dim, bias=False)

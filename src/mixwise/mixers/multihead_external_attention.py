@@ -38,6 +38,8 @@ class MultiheadExternalAttention(Mixer):
 
     equivariant = True
     shift_blind = True
+    readers = ("expand",)
+    writers = ("out",)
 
     def __init__(
         self,

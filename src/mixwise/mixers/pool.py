@@ -28,6 +28,7 @@ class Pool(Mixer):
 
     spatial = True
     shift_blind = True
+    commutes = True
 
     def __init__(self, dim: int, tokens: int | None = None, grid: Grid | None = None, *, size: int = 3) -> None:
         super().__init__(dim, tokens, grid)
@@ -38,3 +39,6 @@ class Pool(Mixer):
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         mean = F.avg_pool2d(image_view(x, grid), self.size, stride=1, padding=self.size // 2, count_include_pad=False)
         return token_view(mean) - x
+
+    def fold_around(self, scale: Tensor, shift: Tensor | None, after: Tensor | None) -> tuple[Mixer, Tensor | None]:
+        return self, scale if after is None else scale * after  # the shift vanishes in the difference

@@ -1,12 +1,12 @@
 """The RepMLPNet block: share-set matrices with local convolutions to train, the matrices alone to run."""
 
 import copy
-from typing import cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from mixwise.errors import UsageError
+from mixwise.errors import UsageError, unknown
 from mixwise.layers import Grid, check_tokens
 from mixwise.mixers.base import Mixer, positive, register
 from mixwise.mixers.repmlp_parts import GlobalPerceptron, LocalPerceptron, SetNorm, shared_linear, unwindows, windows
@@ -25,14 +25,15 @@ class RepMLP(Mixer):
     Global, channel and local perceptron. Source: Ding et al., "RepMLPNet", arXiv 2112.11081, section 3. Norms and
     convolutions are affine in evaluation, so `reparameterize` folds them into W_s exactly.
 
-    Differs from the paper: nothing. The authors' code returns windows to wrong places where there are several and
-    S < c; here they return to where they came from.
+    Differs from the paper: nothing. The authors' code returns results to wrong windows and channels where there are
+    several windows and S < c; here they return to where they came from (`order`).
 
     Args:
         partition: (h, w) of a window; None: the whole grid. With a partition, any grid that it tiles works.
         sharesets: S, a divisor of c; None: the largest power of two that divides c, up to c / 4 and 16.
         kernels: sizes k of the convolutions, odd.
         reduce: c over the hidden width of the gate.
+        order: window, or official: as the authors' code (repmlpnet.py) has it; for partitions with S < c alone.
 
     Shapes: (b, n, c) → (b, n, c). Raises `UsageError` where the windows do not tile the grid or S does not divide c.
 
@@ -53,6 +54,7 @@ class RepMLP(Mixer):
         sharesets: int | None = None,
         kernels: tuple[int, ...] = (1, 3),
         reduce: int = 4,
+        order: Literal["window", "official"] = "window",
     ) -> None:
         part = grid if partition is None else partition
         if part is None or len(part) != 2:
@@ -67,6 +69,11 @@ class RepMLP(Mixer):
         if any(k < 1 or k % 2 == 0 for k in kernels):
             raise UsageError(f"repmlp: kernels must be odd, got {kernels}")
         positive("reduce", reduce)
+        if order not in ("window", "official"):
+            raise unknown("order", order, ("window", "official"))
+        if order == "official" and (partition is None or sets == dim):
+            raise UsageError("repmlp: order='official' needs a partition, and sharesets below the width")
+        self.scrambled = sets if order == "official" else 0
         self.gate = GlobalPerceptron(dim, reduce)
         self.weight = nn.Parameter(torch.empty(sets, size, size).uniform_(-(size**-0.5), size**-0.5))
         self.norm = SetNorm(sets)
@@ -79,7 +86,7 @@ class RepMLP(Mixer):
         y = self.norm(shared_linear(parts, self.weight))
         for local in self.local:
             y = y + local(parts, self.part)
-        return self.gate(x) * unwindows(y, grid, self.part)
+        return self.gate(x) * unwindows(y, grid, self.part, self.scrambled)
 
     @torch.no_grad()
     def reparameterize(self) -> Mixer:
@@ -106,7 +113,7 @@ class FusedRepMLP(Mixer):
     def __init__(self, trained: RepMLP, weight: Tensor, bias: Tensor) -> None:
         super().__init__(trained.dim, weight.shape[1])
         self.fixed_grid = trained.fixed_grid
-        self.part = trained.part
+        self.part, self.scrambled = trained.part, trained.scrambled
         self.gate = copy.deepcopy(trained.gate)
         self.weight = nn.Parameter(weight.to(trained.weight.dtype))
         self.bias = nn.Parameter(bias[:, None].expand(-1, weight.shape[1]).to(trained.weight.dtype, copy=True))
@@ -115,4 +122,4 @@ class FusedRepMLP(Mixer):
         if self.fixed_grid:
             check_tokens(x, self.weight.shape[1])
         y = shared_linear(windows(x, grid, self.part), self.weight, self.bias)
-        return self.gate(x) * unwindows(y, grid, self.part)
+        return self.gate(x) * unwindows(y, grid, self.part, self.scrambled)

@@ -16,9 +16,19 @@ def windows(x: Tensor, grid: Grid, part: Grid) -> Tensor:
     return x.transpose(2, 3).reshape(-1, part[0] * part[1], x.shape[-1])
 
 
-def unwindows(x: Tensor, grid: Grid, part: Grid) -> Tensor:
-    """The inverse of `windows`."""
-    x = x.unflatten(1, (part[0], part[1])).unflatten(0, (-1, grid[0] // part[0], grid[1] // part[1]))
+def unwindows(x: Tensor, grid: Grid, part: Grid, scrambled: int = 0) -> Tensor:
+    """The inverse of `windows`, (b · parts, h·w, c) → (b, n, c).
+
+    Args:
+        scrambled: S > 0 reads the results back as the authors' code does: written in the order (b, parts, c / S, S),
+            read as (b, c / S, parts, S). The same with one window or S = c.
+    """
+    across = (grid[0] // part[0], grid[1] // part[1])
+    if scrambled:
+        rows = x.unflatten(0, (-1, across[0] * across[1])).unflatten(3, (-1, scrambled)).transpose(2, 3)
+        rows = rows.flatten(1, 2).unflatten(1, (rows.shape[2], rows.shape[1]))
+        x = rows.permute(0, 2, 3, 1, 4).reshape(x.shape)
+    x = x.unflatten(1, (part[0], part[1])).unflatten(0, (-1, *across))
     return x.transpose(2, 3).flatten(1, 4)
 
 

@@ -32,6 +32,8 @@ class SeparableConv(Mixer):
     """
 
     spatial = True
+    readers = ("fc1",)
+    writers = ("fc2",)
 
     def __init__(
         self,

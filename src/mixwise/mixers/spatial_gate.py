@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mixwise.errors import UsageError, unknown
-from mixwise.layers import Grid, gelu_form, token_linear
+from mixwise.layers import Grid, activation, check_tokens, gelu_form, token_linear
 from mixwise.mixers.base import Mixer, positive, register
 
 
@@ -46,6 +46,9 @@ class SpatialGate(Mixer):
         causal: nothing comes from later tokens: W without its upper triangle, attention masked.
         norm_eps: of the norm in the gate. The norm has a scale and a shift per channel.
         gelu: "erf" or "tanh".
+        gate_act: of the gate; the paper has none, a common port offers tanh.
+        init: how W starts: "normal" with deviation 1e-6 (timm), "uniform" in ±1e-3/n (lucidrains), "zeros" (gpt-neox).
+            The paper says near zero.
         out_bias: bias of V.
 
     Shapes: (b, n, c) → (b, n, c), n as built. Raises `UsageError` for a linear gate with split.
@@ -55,6 +58,7 @@ class SpatialGate(Mixer):
     """
 
     fixed_grid = True
+    writers = ("fc2",)
 
     def __init__(
         self,
@@ -70,6 +74,8 @@ class SpatialGate(Mixer):
         causal: bool = False,
         norm_eps: float = 1e-5,
         gelu: Literal["erf", "tanh"] = "erf",
+        gate_act: Literal["identity", "tanh"] = "identity",
+        init: Literal["normal", "uniform", "zeros"] = "normal",
         out_bias: bool = False,
     ) -> None:
         super().__init__(dim, tokens, grid)
@@ -78,13 +84,18 @@ class SpatialGate(Mixer):
             raise unknown("gate", gate, ("multiply", "add", "linear"), "spatial_gate")
         if gate == "linear" and split:
             raise UsageError("spatial_gate: gate='linear' leaves one half unused: pass split=False")
+        starts = {"normal": 1e-6, "uniform": 1e-3 / tokens, "zeros": 0.0}
+        if init not in starts:
+            raise unknown("init", init, starts, "spatial_gate")
+        if gate == "linear" and init != "normal":
+            raise UsageError("spatial_gate: a linear gate starts with W of variance 1/n, so init belongs to the others")
         if tiny_attention < 0:
             raise UsageError(f"spatial_gate: tiny_attention is a width, 0 for none; got {tiny_attention}")
         positive("ratio", ratio)
         positive("norm_eps", norm_eps)
         width = max(1, round(dim * ratio / (2 if split else 1)))
         self.split, self.gate, self.causal = split, gate, causal
-        self.gelu = gelu_form(gelu)
+        self.gelu, self.act = gelu_form(gelu), activation(gate_act)
         self.fc1 = nn.Linear(dim, 2 * width if split else width)
         self.norm = nn.LayerNorm(width, eps=norm_eps)
         self.weight = nn.Parameter(torch.empty(2 * tokens - 1) if toeplitz else torch.empty(tokens, tokens))
@@ -93,22 +104,31 @@ class SpatialGate(Mixer):
         if tiny_attention:
             self.tiny = TinyAttention(dim, tiny_attention, width, causal=causal, bias=gate == "multiply")
         self.fc2 = nn.Linear(width, dim, bias=out_bias)
-        nn.init.normal_(self.weight, std=tokens**-0.5 if gate == "linear" else 1e-6)
+        self.readers = ("fc1", "tiny.qkv") if tiny_attention else ("fc1",)
+        if init == "uniform":
+            nn.init.uniform_(self.weight, -starts[init], starts[init])
+        else:
+            nn.init.normal_(self.weight, std=tokens**-0.5 if gate == "linear" else starts[init])
         nn.init.xavier_uniform_(self.fc1.weight)
         nn.init.xavier_uniform_(self.fc2.weight)
 
-    def spatial_weight(self) -> Tensor:
-        """W (n, n), however it is stored."""
+    def spatial_weight(self, tokens: int | None = None) -> Tensor:
+        """W (n, n), however it is stored, or its part for the first so many tokens."""
         n = self.bias.shape[0]
         weight = self.weight.unfold(0, n, 1).flip(0) if self.weight.dim() == 1 else self.weight
+        weight = weight if tokens in (None, n) else weight[:tokens, :tokens]
         return weight.tril() if self.causal else weight
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
+        check_tokens(x, self.bias.shape[0])
+        return self.mix(x)
+
+    def mix(self, x: Tensor) -> Tensor:
+        """What `forward` does, of n tokens or of fewer, which then are the first ones."""
         z = F.gelu(self.fc1(x), approximate=self.gelu)
         u, v = z.chunk(2, dim=2) if self.split else (z, z)
-        v = token_linear(self.norm(v), self.spatial_weight(), self.bias)
-        if self.tiny is not None:
-            v = v + self.tiny(x)
+        v = token_linear(self.norm(v), self.spatial_weight(x.shape[1]), self.bias[: x.shape[1]])
+        v = self.act(v if self.tiny is None else v + self.tiny(x))
         if self.gate == "multiply":
             v = u * v
         elif self.gate == "add":

@@ -2,7 +2,12 @@
 
 from mixwise.models import eamlp as eamlp
 from mixwise.models import eanet as eanet
+from mixwise.models import gmlp as gmlp
+from mixwise.models import gmlp_text as gmlp_text
 from mixwise.models import mlp_mixer as mlp_mixer
+from mixwise.models import repmlp_cifar as repmlp_cifar
+from mixwise.models import repmlp_resnet as repmlp_resnet
+from mixwise.models import repmlpnet as repmlpnet
 from mixwise.models import resmlp as resmlp
 from mixwise.models.registry import create_model, describe, list_models, model_config, presets, register_preset
 

@@ -3,6 +3,9 @@
 from mixwise.weights import eamlp as eamlp
 from mixwise.weights import eanet as eanet
 from mixwise.weights import google_mixer as google_mixer
+from mixwise.weights import lucidrains as lucidrains
+from mixwise.weights import repmlp as repmlp
+from mixwise.weights import repmlp_v1 as repmlp_v1
 from mixwise.weights import timm_mlp as timm_mlp
 from mixwise.weights.convert import Conversion, convert, convert_back, convert_state
 from mixwise.weights.mapping import FORMATS, Format, register_format

@@ -18,6 +18,9 @@ from mixwise.weights.mapping import FORMATS, Format, Shapes, foreign_shapes, to_
 from mixwise.weights.native import Header, load_file, save, versions
 from mixwise.weights.resolve import resolve
 
+WORDS = {"trainable": "trainable weights", "reparameterized": "re-parameterised (deploy) weights"}
+"""Each form in words."""
+
 
 class Conversion(NamedTuple):
     """What was made of a checkpoint."""
@@ -31,12 +34,21 @@ class Conversion(NamedTuple):
 
 
 def convert_state(form: Format, state: Mapping[str, Tensor], config: ModelConfig) -> Model:
-    """A model with the weights of a foreign state, in evaluation mode. Every key must be accounted for."""
-    model = build(config)
+    """A model with the weights of a foreign state, in evaluation mode. Every key must be accounted for.
+
+    Raises `MixwiseError` where the weights are of another form (trainable, re-parameterised) than the config.
+    """
+    found = form.adapt(config, {name: tuple(tensor.shape) for name, tensor in state.items()}).form
+    if found != config.form:
+        raise MixwiseError(
+            f"these are {WORDS[found]}, and {config.name} was asked for as a model for {WORDS[config.form]}"
+        )
+    model = form.build(config)
     if all(t.dtype == torch.float64 for t in state.values() if t.is_floating_point()):
         model.double()
     model.load_state_dict(to_native(form.entries(config), state, model.state_dict(), _ignores(form)))
-    return model.eval()
+    model.eval()
+    return model if model.config.form == config.form else model.reparameterize()
 
 
 def convert(
@@ -78,6 +90,13 @@ def convert(
     if file.ema is not None:
         notes.append(f"the file has raw and averaged weights; {'averaged' if averaged else 'raw'} were taken")
     config = identify(form, shapes, path, model=model, image=None if image is None else pair(image))
+    if config.form == "reparameterized":
+        notes.append(f"the file has {WORDS[config.form]}; so has the result, which is not meant to be trained")
+    if new_head is not None and config.form == "reparameterized":
+        raise UsageError(
+            f"new_head makes a model to train, and {path} has {WORDS[config.form]}: take the trainable file"
+        )
+    notes += form.notes
     if new_head is not None:
         config, state = _without_head(form, config, state), _headless(form, config, state)
         notes.append(f"the head is new and untrained, for {new_head} classes")
@@ -151,8 +170,11 @@ def identify(
 
 def differences(form: Format, config: ModelConfig, shapes: Shapes) -> list[str]:
     """Where the shapes of a file differ from those that a config's file would have; empty: it fits."""
-    with torch.device("meta"):
-        state = build(config).state_dict()
+    try:
+        with torch.device("meta"):
+            state = form.build(config).state_dict()
+    except UsageError as error:
+        return [str(error)]
     entries, ignores = form.entries(config), _ignores(form)
     expected = foreign_shapes(entries, state)
     optional = {name for entry in entries if entry.optional for name in entry.foreign}
@@ -168,9 +190,11 @@ def differences(form: Format, config: ModelConfig, shapes: Shapes) -> list[str]:
 def _fitted(form: Format, config: ModelConfig, shapes: Shapes, image: Size | None) -> ModelConfig:
     """A preset's config with what the file decides freely: classes, channels, options; and the image size."""
     changes: dict[str, Any] = {} if image is None else {"image": image}
+    if changes and not isinstance(config, VisionConfig):
+        raise UsageError(f"an image size is for models of images, and {config.name} is none")
     if isinstance(config, VisionConfig):
         with torch.device("meta"):
-            state = build(config).state_dict()
+            state = form.build(config).state_dict()
         for entry in form.entries(config):
             found = [shapes[name] for name in entry.foreign if name in shapes]
             if len(found) != 1 or len(entry.foreign) != 1:
@@ -219,13 +243,12 @@ def _with_head(model: Model, classes: int) -> Model:
 
 
 def _try_out(model: Model) -> None:
-    """One forward pass of an image model on noise must give finite numbers."""
-    config = model.config
-    if isinstance(config, VisionConfig):
-        noise = torch.randn(1, config.channels, *config.image, generator=torch.Generator().manual_seed(0))
-        with torch.inference_mode():
-            if not model(noise.to(next(model.parameters()).dtype)).isfinite().all():
-                raise MixwiseError("the converted model gives infinite or undefined numbers: the weights are damaged")
+    """One forward pass on noise must give finite numbers."""
+    noise = model.example()
+    noise = noise.to(next(model.parameters()).dtype) if noise.is_floating_point() else noise
+    with torch.inference_mode():
+        if not model(noise).isfinite().all():
+            raise MixwiseError("the converted model gives infinite or undefined numbers: the weights are damaged")
 
 
 def _header(form: Format, config: ModelConfig, classes: tuple[str, ...], averaged: bool) -> Header:
@@ -236,6 +259,8 @@ def _header(form: Format, config: ModelConfig, classes: tuple[str, ...], average
             raise UsageError(f"the model has {config.classes} outputs and {len(names)} class names were given")
         settings = {"image": config.image, "channels": config.channels} | form.preprocess(config)
         preprocess = Preprocess.parse(settings)
+    elif classes:
+        raise UsageError(f"class names are for image classifiers, and {config.name} is none")
     return Header(
         task=config.task,
         config=config,

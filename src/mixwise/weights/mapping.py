@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mixwise.config import ModelConfig
 from mixwise.errors import MixwiseError
+from mixwise.model import Model, build
 
 
 class Entry(NamedTuple):
@@ -97,7 +98,12 @@ class Format:
     prefer_ema: bool = False
     """Whether the authors evaluate the averaged weights of such a file."""
     adapt: Callable[[ModelConfig, Shapes], ModelConfig] = field(default=lambda config, shapes: config)
-    """The config for a file whose options show in its keys, such as a hidden head layer."""
+    """The config for a file whose options show in its keys, such as a hidden head layer or its form."""
+    build: Callable[[Any], Model] = build
+    """The model that the table is about. Of a re-parameterised config it may be one of which only a part is folded, as
+    deploy files have it; it is re-parameterised after loading."""
+    notes: tuple[str, ...] = ()
+    """What no file of the format says and its user must know."""
 
 
 FORMATS: dict[str, Format] = {}

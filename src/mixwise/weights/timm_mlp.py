@@ -69,6 +69,18 @@ def deit_resmlp(config: BackboneConfig) -> list[Entry]:
     return _resmlp(config, stem="patch_embed", linear="attn", mlp="mlp", scales=("gamma_1", "gamma_2"), shape=(-1,))
 
 
+def timm_gmlp(config: BackboneConfig) -> list[Entry]:
+    """Keys of timm's gMLP."""
+    entries = module("stem.proj", "stem.proj")
+    for i in range(config.stages[0].depth):
+        ours, theirs = f"stages.0.blocks.{i}.0", f"blocks.{i}"
+        entries += module(f"{ours}.norm", f"{theirs}.norm")
+        for mine, name in (("fc1", "fc1"), ("norm", "gate.norm"), ("fc2", "fc2")):
+            entries += module(f"{ours}.mixer.{mine}", f"{theirs}.mlp_channels.{name}")
+        entries += module(f"{ours}.mixer", f"{theirs}.mlp_channels.gate.proj")
+    return entries + module("norm", "norm") + _head(config)
+
+
 def _imagenet(config: ModelConfig) -> dict[str, Any]:
     return IMAGENET | {"crop_pct": 0.875}
 
@@ -95,6 +107,16 @@ register_format(
         lambda shapes: "blocks.0.linear_tokens.weight" in shapes,
         timm_resmlp,
         _imagenet,
+    )
+)
+register_format(
+    Format(
+        "timm_gmlp",
+        "gMLP of timm",
+        ("gmlp_*16_224",),
+        lambda shapes: "blocks.0.mlp_channels.gate.proj.weight" in shapes,
+        timm_gmlp,
+        _inception,
     )
 )
 register_format(

@@ -1,0 +1,148 @@
+"""A trained model as an equal, cheaper one for inference: fold, prove it on noise and on pictures, write, report."""
+
+import statistics
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mixwise.config import Preprocess, VisionConfig
+from mixwise.data import BUILTIN, Items, builtin, decode, evaluation_transform
+from mixwise.errors import MixwiseError, UsageError
+from mixwise.layers import Affine, TokenBatchNorm
+from mixwise.model import Model
+from mixwise.prediction import find_images
+from mixwise.weights import load_file, resolve, save
+
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 2e-2}
+"""Largest |Δ| accepted, relative to the largest output."""
+
+
+class Side(NamedTuple):
+    """One of the two forms."""
+
+    parameters: int
+    operators: int
+    """Kernels that one forward pass calls."""
+    norms: int
+    """Batch norms and affine maps left."""
+    milliseconds: float
+    """Of a forward pass with one image: median of repeats, the two forms in turns."""
+
+
+class Reparameterization(NamedTuple):
+    """What folding changed, measured."""
+
+    noise: float
+    """Largest |Δ| of the outputs on normal noise."""
+    pictures: float
+    """Largest |Δ| on pictures."""
+    largest: float
+    """Largest |output| of the original."""
+    same_top1: float
+    """Share of the pictures with the same first class."""
+    pictures_compared: int
+    before: Side
+    after: Side
+
+
+def reparam(
+    model: str | Path, out: str | Path, *, images: list[str] | None = None, limit: int = 64, repeats: int = 9
+) -> Reparameterization:
+    """Fold a model file and write the result, after checking that it answers the same.
+
+    Args:
+        model: run folder or `.safetensors`.
+        out: the file to write; its header says form = reparameterized, and it loads only in that form.
+        images: files or folders to compare on; None: the built-in digits, drawn to the model's size.
+        limit: how many pictures at most.
+        repeats: timings of each form.
+
+    Raises `MixwiseError` where the outputs differ by more than rounding (`TOLERANCE`); then nothing is written.
+    """
+    loaded, header = load_file(resolve(model))
+    if header.config.form == "reparameterized":
+        raise UsageError(f"{model} is re-parameterised already")
+    if not isinstance(loaded.config, VisionConfig):
+        raise UsageError(f"{loaded.config.name} does not take images, so there is nothing to compare it on")
+    fused = loaded.reparameterize()
+    pre = header.preprocess or _plain(loaded.config)
+    report = compare(loaded, fused, _pictures(pre, images, limit), repeats=repeats)
+    dtype = next(loaded.parameters()).dtype
+    gap = max(report.noise, report.pictures)
+    if not gap <= TOLERANCE[dtype] * report.largest:
+        raise MixwiseError(
+            f"re-parameterising {model} moved its outputs by {gap:.2g}, more than rounding explains: "
+            "nothing was written"
+        )
+    save(Path(out), fused.state_dict(), header.model_copy(update={"config": fused.config}))
+    return report
+
+
+@torch.inference_mode()
+def compare(original: Model, fused: Model, pictures: Tensor, *, repeats: int = 9) -> Reparameterization:
+    """Both forms on noise and on normalised pictures (b, c, h, w), and what each costs."""
+    weight = next(original.parameters())
+    pictures = pictures.to(weight.dtype)
+    noise = torch.randn(pictures.shape, generator=torch.Generator().manual_seed(0)).to(weight.dtype)
+    gaps, largest, same = [], 0.0, 1.0
+    for x in (noise, pictures):
+        a, b = original(x).double(), fused(x).double()
+        gaps.append(float((a - b).abs().max()))
+        largest = max(largest, float(a.abs().max()))
+        same = float((a.argmax(1) == b.argmax(1)).double().mean())
+    times = _interleaved((original, fused), pictures[:1], repeats)
+    before, after = (_side(m, pictures[:1], t) for m, t in zip((original, fused), times, strict=True))
+    return Reparameterization(gaps[0], gaps[1], largest, same, len(pictures), before, after)
+
+
+class _Counter(TorchDispatchMode):
+    """Counts the operators that touch data; views are free."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += not func.is_view
+        return func(*args, **(kwargs or {}))
+
+
+def _side(model: Model, x: Tensor, milliseconds: float) -> Side:
+    with _Counter() as counter:
+        model(x)
+    norms = sum(isinstance(m, TokenBatchNorm | Affine | torch.nn.BatchNorm2d) for m in model.modules())
+    return Side(sum(p.numel() for p in model.parameters()), counter.count, norms, milliseconds)
+
+
+def _interleaved(models: tuple[Model, Model], x: Tensor, repeats: int) -> list[float]:
+    """Median milliseconds of each model, measured in turns after a warm-up."""
+    found: list[list[float]] = [[] for _ in models]
+    for turn in range(repeats + 2):
+        for model, times in zip(models, found, strict=True):
+            start = time.perf_counter()
+            model(x)
+            if turn >= 2:
+                times.append(1000 * (time.perf_counter() - start))
+    return [statistics.median(times) for times in found]
+
+
+def _plain(config: VisionConfig) -> Preprocess:
+    half = (0.5,) * config.channels
+    return Preprocess.parse({"image": config.image, "channels": config.channels, "mean": half, "std": half})
+
+
+def _pictures(pre: Preprocess, images: list[str] | None, limit: int) -> Tensor:
+    """Normalised pictures for a comparison (b, c, h, w)."""
+    if images is None:
+        items: Items = builtin(next(iter(BUILTIN))).splits["val"]
+        sources: list[Any] = list(items.sources[:limit])
+    else:
+        sources = list(find_images(images))[:limit]
+    transform = evaluation_transform(pre)
+    return torch.stack(
+        [transform(decode(source, channels=pre.channels, background=pre.background)) for source in sources]
+    )
