@@ -10,7 +10,7 @@ Guo et al., arXiv 2105.02358.
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -18,13 +18,22 @@ from torch import Tensor, nn
 
 from mixwise.config import Size
 from mixwise.errors import UsageError, unknown
-from mixwise.layers import ChannelMLP, image_view, norm
+from mixwise.folding import absorb_before
+from mixwise.layers import ChannelMLP, image_view
 from mixwise.mixers.base import keyword_options, positive
 from mixwise.mixers.external_attention import double_normalize
+from mixwise.norms import Norm, norm
 from mixwise.stems import STEMS, Stem
 
 
-class ExternalRead(nn.Module):
+class Read(nn.Module):
+    """What mixes the tokens of a token module and brings them to its width: (b, n, dim) → (b, n, width)."""
+
+    first: str
+    """The linear layer that everything passes."""
+
+
+class ExternalRead(Read):
     """q + P norm(q Mk^T) Mv,  q = x W_q: external attention that also narrows, (b, n, dim) → (b, n, width).
 
     Biases as in the authors' code: W_q, Mv and P have one. Mv starts as a copy of Mk; the code leaves the two on one
@@ -34,6 +43,8 @@ class ExternalRead(nn.Module):
         memory: slots S.
         eps: added to the sum over slots; None: nothing. The authors' code has 1e-9.
     """
+
+    first = "query"
 
     def __init__(self, dim: int, width: int, dropout: float, *, memory: int = 128, eps: float | None = None) -> None:
         super().__init__()
@@ -55,7 +66,7 @@ class ExternalRead(nn.Module):
         return x + F.dropout(y, self.dropout, self.training)
 
 
-class PerformerRead(nn.Module):
+class PerformerRead(Read):
     """v + P y, y the softmax attention of x estimated by random features: (b, n, dim) → (b, n, width).
 
         y_i = sum_j f(q_i)·f(k_j) v_j / (1e-8 + sum_j f(q_i)·f(k_j)),  f(z) = exp(w z - |z|²/2) / sqrt(m)
@@ -66,6 +77,7 @@ class PerformerRead(nn.Module):
         features: m, rows of w; None: half the width.
     """
 
+    first = "kqv"
     w: Tensor
 
     def __init__(self, dim: int, width: int, dropout: float, *, features: int | None = None) -> None:
@@ -91,11 +103,13 @@ class PerformerRead(nn.Module):
         return (z @ w.t() - z.square().sum(2, keepdim=True) / 2).exp() / math.sqrt(w.shape[0])
 
 
-class AttentionRead(nn.Module):
+class AttentionRead(Read):
     """v + P softmax(q k^T / sqrt(dim)) v, one head: (b, n, dim) → (b, n, width).
 
     The scale comes from the width of the input, not of the keys, as in the code of T2T-ViT; q, k and v have no bias.
     """
+
+    first = "qkv"
 
     def __init__(self, dim: int, width: int, dropout: float) -> None:
         super().__init__()
@@ -119,7 +133,7 @@ READS: dict[str, Any] = {"attention": AttentionRead, "external_attention": Exter
 class TokenModule(nn.Module):
     """y = read(norm(x)),  y + mlp(norm(y)): (b, n, dim) → (b, n, width). `read` has a shortcut of its own."""
 
-    def __init__(self, norm1: nn.Module, read: nn.Module, norm2: nn.Module, width: int, dropout: float) -> None:
+    def __init__(self, norm1: Norm, read: Read, norm2: Norm, width: int, dropout: float) -> None:
         super().__init__()
         self.norm1, self.read, self.norm2 = norm1, read, norm2
         self.mlp = ChannelMLP(width, ratio=1.0, out_bias=True)
@@ -129,6 +143,13 @@ class TokenModule(nn.Module):
     def forward(self, x: Tensor, grid: Size) -> Tensor:
         x = self.read(self.norm1(x))
         return x + F.dropout(self.mlp(self.norm2(x), grid), self.dropout, self.training)
+
+    def fold(self) -> None:
+        """What the norms multiply and add, into the linear layers behind them, in place."""
+        scale, shift, self.norm1 = self.norm1.split()
+        absorb_before(cast(nn.Linear, self.read.get_submodule(self.read.first)), scale, shift)
+        scale, shift, self.norm2 = self.norm2.split()
+        absorb_before(self.mlp.fc1, scale, shift)
 
 
 class TokensToToken(Stem):
@@ -195,6 +216,10 @@ class TokensToToken(Stem):
         if min(size) < 3:
             raise UsageError(f"stem 't2t' needs images of at least 3×3 pixels, got {size[0]}×{size[1]}")
         return token_grid(size)
+
+    def fold(self) -> None:
+        self.module1.fold()
+        self.module2.fold()
 
 
 def token_grid(size: Size) -> Size:

@@ -316,6 +316,18 @@ def test_memories_have_storages_of_their_own(name):
     torch.testing.assert_close(state["stem.module1.read.value.weight"], state["stem.module1.read.key.weight"].T)
 
 
+@pytest.mark.parametrize("name", ["eamlp_7_224", "t2t_ea_7_224", "t2t_vit_7_224", "t2t_vit_t_14_224"])
+@pytest.mark.parametrize("norm", ["layer", "batch"])
+def test_reparameterized_is_equal_and_its_norms_have_no_weights(name, norm):
+    model, x = tiny(name, norm=norm), picture(48, 80)
+    folded = model.reparameterize()
+    torch.testing.assert_close(folded(x), model(x), atol=1e-12, rtol=1e-10)
+    assert not [key for key in folded.state_dict() if "norm" in key]
+    fresh = build(folded.config).double().eval()
+    fresh.load_state_dict(folded.state_dict())
+    assert torch.equal(fresh(x), folded(x))
+
+
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
 

@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from mixwise.config import EANetConfig, Size
 from mixwise.errors import UsageError
+from mixwise.folding import absorb_after
 from mixwise.layers import image_view, token_view
 from mixwise.mixers.external_attention import ExternalAttention
 from mixwise.model import Model, register_architecture
@@ -64,10 +65,7 @@ class ConvNorm(nn.Module):
 
     def fold(self) -> None:
         """The norm into the convolution, in place."""
-        scale, shift = self.scale_shift()
-        weight = self.conv.weight
-        weight.copy_((weight.double() * scale[:, None, None, None]).to(weight.dtype))
-        self.conv.bias = nn.Parameter(shift.to(weight.dtype))
+        absorb_after(self.conv, *self.scale_shift())
         self.norm = nn.Identity()
 
 
