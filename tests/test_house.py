@@ -24,7 +24,7 @@ LAYERS = [
     ["layers"],
     ["stems", "positions", "heads"],
     ["mixers"],
-    ["blocks", "model"],
+    ["blocks", "model", "t2t"],
     ["assemble"],
     ["backbone"],
     ["models", "testing"],

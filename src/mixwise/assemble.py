@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
+import mixwise.t2t  # noqa: F401 (registers its stem)
 from mixwise.blocks import Block, Branch
 from mixwise.config import BackboneConfig, BranchConfig, Size, StageConfig
 from mixwise.errors import UsageError, unknown

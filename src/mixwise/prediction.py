@@ -47,6 +47,9 @@ class Predictor:
     def __init__(self, path: str | Path, *, device: str = "auto") -> None:
         file = resolve(path)
         self.model, self.header = load_file(file)
+        if self.header.task != "classify":
+            name = self.header.config.name
+            raise UsageError(f"{file} holds {name}, a model to {self.header.task} images, and this is for classifiers")
         if self.header.preprocess is None or not self.header.classes:
             raise MixwiseError(f"{file} carries no preprocessing and class names, so it cannot read pictures")
         self.preprocess = self.header.preprocess

@@ -165,7 +165,10 @@ def build(config: Train) -> Model:
     """The untrained model of a run, the same for the same seed."""
     pl.seed_everything(config.seed, verbose=False)
     own = {"image": config.preprocess.image, "channels": config.preprocess.channels, "classes": len(config.classes)}
-    return create_model(config.model, **{**own, **config.changes})
+    model = create_model(config.model, **{**own, **config.changes})
+    if model.config.task != "classify":
+        raise UsageError(f"{config.model} is a model to {model.config.task} images, and training is for classifiers")
+    return model
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 from mixwise.config.base import Config, Options, Size, pair
 from mixwise.config.data import Augment, Data, Preprocess
-from mixwise.config.model import BackboneConfig, BranchConfig, ModelConfig, StageConfig, VisionConfig
+from mixwise.config.eanet import EANetConfig
+from mixwise.config.model import BackboneConfig, BranchConfig, ModelConfig, StageConfig, Task, VisionConfig
 from mixwise.config.repmlp import RepMLPBlockConfig, RepMLPPlainConfig, RepMLPResNetConfig, RepMLPStageConfig
 from mixwise.config.text import GMLPTextConfig
 from mixwise.config.training import Optimizer, Recipe, Train
@@ -13,6 +14,7 @@ __all__ = [
     "BranchConfig",
     "Config",
     "Data",
+    "EANetConfig",
     "GMLPTextConfig",
     "ModelConfig",
     "Optimizer",
@@ -25,6 +27,7 @@ __all__ = [
     "RepMLPStageConfig",
     "Size",
     "StageConfig",
+    "Task",
     "Train",
     "VisionConfig",
     "pair",

@@ -7,6 +7,9 @@ from pydantic import model_validator as check
 
 from mixwise.config.base import Config, Options, Size
 
+Task = Literal["classify", "segment", "text"]
+"""What a model is for: a score per class, a map of scores per class, a score per token of a vocabulary."""
+
 
 class BranchConfig(Config):
     """One residual branch: x + drop_path(scale · f(norm(x))), f a token mixer or a channel mixer by name."""
@@ -42,7 +45,7 @@ class StageConfig(Config):
 class ModelConfig(Config):
     """What every model's config says."""
 
-    task: ClassVar[Literal["classify", "text"]] = "classify"
+    task: ClassVar[Task] = "classify"
     """What the model is for, unless it is trained for something else."""
     kind: str
     """Which architecture it is the config of; fixed by the class."""

@@ -5,13 +5,13 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from mixwise.config.base import Options
-from mixwise.config.model import ModelConfig
+from mixwise.config.model import ModelConfig, Task
 
 
 class GMLPTextConfig(ModelConfig):
     """embedding → blocks, each a spatial gate behind a layer norm → norm → (hidden layer →) logits of every token."""
 
-    task: ClassVar[Literal["classify", "text"]] = "text"
+    task: ClassVar[Task] = "text"
     kind: Literal["gmlp_text"] = "gmlp_text"
     vocabulary: int = Field(gt=0)
     """Number of token ids."""

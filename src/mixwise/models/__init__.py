@@ -1,5 +1,7 @@
 """Models by name: the house and compact models here, one file a paper beside them."""
 
+from mixwise.models import eamlp as eamlp
+from mixwise.models import eanet as eanet
 from mixwise.models import ff_only as ff_only
 from mixwise.models import gmlp as gmlp
 from mixwise.models import gmlp_text as gmlp_text

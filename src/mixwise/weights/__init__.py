@@ -1,5 +1,7 @@
 """Models on disk: the native format here, one file for each foreign format."""
 
+from mixwise.weights import eamlp as eamlp
+from mixwise.weights import eanet as eanet
 from mixwise.weights import ff_only as ff_only
 from mixwise.weights import google_mixer as google_mixer
 from mixwise.weights import google_vit as google_vit

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from mixwise.config import Config, ModelConfig, Preprocess
+from mixwise.config import Config, ModelConfig, Preprocess, Task
 from mixwise.errors import MixwiseError
 from mixwise.files import replacing
 from mixwise.model import Model, build, parse_config
@@ -26,7 +26,7 @@ class Header(Config):
     """What a model file says about itself."""
 
     format: int = FORMAT
-    task: Literal["classify", "text"] = "classify"
+    task: Task = "classify"
     config: Annotated[SerializeAsAny[ModelConfig], BeforeValidator(parse_config)]
     classes: tuple[str, ...] = ()
     """Names in the order of the outputs."""
