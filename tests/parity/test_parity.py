@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import parity.builders
+from mixwise.model import Model
 from parity.case import BUILDERS, Case, Vector, as_tensors
 
 for found in pkgutil.iter_modules(parity.builders.__path__):
@@ -101,6 +102,20 @@ def test_gradients(vector):
             gradient = torch.zeros_like(ours[entry.native]) if gradient is None else gradient
             limit = relative * max(float(wanted.abs().max()), 1e-3 * largest)
             assert error(gradient, wanted) <= limit, entry.native
+
+
+@every
+def test_folded(vector):
+    """What `reparameterize` folds of a whole model leaves its output alone, in float64."""
+    case, arrays = case_of(vector), vector.arrays()
+    module = case.loaded(state_of(vector, arrays), double=True)
+    if not isinstance(module, Model):
+        pytest.skip("a part of a model")
+    x = torch.from_numpy(arrays["input"])
+    x = x.double() if x.is_floating_point() else x
+    with torch.no_grad():
+        wanted = case.run(module, x)
+        assert error(case.run(module.reparameterize(), x), wanted) <= 1e-11 * max(1.0, float(wanted.abs().max()))
 
 
 DEPLOYED = [v for v in VECTORS if any(n.startswith("repmlp") for n in v.key)]
