@@ -59,3 +59,10 @@ def test_a_mixer_registered_late_has_models():
         "mixwise.create_model('mine_nano', image=16)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    "name", ["attention_small", "repmlp_compact_tiny", "resmlp_24_224", "caformer_s18", "vit_tiny_patch16_224"]
+)
+def test_describe_counts_every_block(name):
+    assert describe(name)[0] == sum(p.numel() for p in create_model(name).parameters())

@@ -207,8 +207,8 @@ def list_(
         print(encoder.dumps(names))
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("model", no_wrap=True)
-    table.add_column("parameters", justify="right", no_wrap=True)
+    table.add_column("model", no_wrap=True, min_width=max(map(len, names)))
+    table.add_column("parameters", justify="right", no_wrap=True, min_width=10)
     table.add_column("what mixes the tokens", no_wrap=True, overflow="ellipsis")
     for name in names:
         parameters, summary = describe(name)

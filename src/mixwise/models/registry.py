@@ -3,13 +3,14 @@
 import fnmatch
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from pydantic import ValidationError
 
-import mixwise.backbone  # noqa: F401 (registers its architecture)
-from mixwise.config import ModelConfig
+from mixwise.backbone import Backbone
+from mixwise.blocks import Stage
+from mixwise.config import BackboneConfig, ModelConfig
 from mixwise.config.base import in_words
 from mixwise.errors import UsageError, unknown
 from mixwise.mixers import MIXERS, Mixer, keyword_options
@@ -73,13 +74,22 @@ def create_model(name: str, **changes: Any) -> Model:
 
 
 def describe(name: str) -> tuple[int, str]:
-    """(number of parameters, what mixes its tokens or else what it is) of a preset, without allocating its weights."""
+    """(number of parameters, what mixes its tokens or else what it is) of a preset, without allocating its weights.
+
+    Of the equal blocks of a stage one is built and counted as often as there are blocks.
+    """
     config = model_config(name)
+    stages = config.stages if isinstance(config, BackboneConfig) else ()
+    slim = {"stages": tuple(stage.model_copy(update={"depth": 1}) for stage in stages)} if stages else {}
     with torch.device("meta"):
-        model = build(config)
+        model = build(config.model_copy(update=slim))
+    count = sum(p.numel() for p in model.parameters())
+    if isinstance(model, Backbone):
+        for built, stage in zip(model.stages, stages, strict=True):
+            count += (stage.depth - 1) * sum(p.numel() for p in cast(Stage, built).blocks[0].parameters())
     mixers = dict.fromkeys(type(m) for m in model.modules() if isinstance(m, Mixer))
     summaries = [(cls.__doc__ or cls.__name__).splitlines()[0] for cls in mixers or [type(model)]]
-    return sum(p.numel() for p in model.parameters()), " ".join(summaries)
+    return count, " ".join(summaries)
 
 
 def list_models(pattern: str = "*") -> list[str]:
