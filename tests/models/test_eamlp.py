@@ -296,6 +296,17 @@ def test_what_a_model_has_not_is_refused(name, changes):
         create_model(name, **changes)
 
 
+@pytest.mark.parametrize("name", ["eamlp_7_224", "t2t_ea_7_224", "t2t_vit_7_224"])
+def test_the_start_is_that_of_the_code(name):
+    """Matrices from a truncated normal of 0.02, biases zero; Mv of the stem from Mk."""
+    torch.manual_seed(0)
+    for key, tensor in create_model(name, image=32, dim=64, depth=2).named_parameters():
+        if tensor.dim() > 1 and tensor.numel() > 500:
+            assert float(tensor.detach().std()) == pytest.approx(0.02, rel=0.15), key
+        elif key.endswith("bias"):
+            assert not tensor.any(), key
+
+
 def test_biases_in_front_of_the_slots_are_dead_and_the_others_are_not():
     model, x = tiny("eamlp_7_224", eps=None), picture(64, 64)
     before, mixer = model(x), model.stages[0].blocks[0][0].mixer

@@ -57,18 +57,18 @@ class MultiheadExternalAttention(Mixer):
         super().__init__(dim, tokens, grid)
         positive("coef", coef)
         positive("memory", memory)
-        self.doubly = is_double(norm, eps)
-        self.shift_blind = self.doubly
-        self.eps = eps
-        heads = head_count(dim, heads, width=64)
-        slots = max(1, 256 // coef) if memory is None else memory
-        self.heads = heads * coef
+        self.doubly = self.shift_blind = is_double(norm, eps)
+        heads, slots = head_count(dim, heads, width=64), memory or max(1, 256 // coef)
+        self.heads, self.eps = heads * coef, eps
         self.expand = nn.Linear(dim, coef * dim, bias=bias)
         self.key = nn.Linear(dim // heads, slots, bias=bias)
         self.value = nn.Linear(slots, dim // heads, bias=bias)
         self.out = nn.Linear(coef * dim, dim, bias=bias)
-        for layer in (self.expand, self.key, self.value, self.out):
-            nn.init.xavier_uniform_(layer.weight)
+        for weight in self.matrices():
+            nn.init.xavier_uniform_(weight)
+
+    def matrices(self) -> list[Tensor]:
+        return [layer.weight for layer in (self.expand, self.key, self.value, self.out)]
 
     def forward(self, x: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
         logits = self.key(self.expand(x).unflatten(2, (self.heads, -1)))

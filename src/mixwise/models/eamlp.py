@@ -35,7 +35,6 @@ can be left out altogether, at a price. Multi-head external attention costs more
 
 Differs: the outputs are those of the authors' code, which takes square images only. It has biases that cannot matter
 (in front of the slot logits) and adds 1e-9 to the sum over slots (`eps`; None: as in the paper's formula, without). The
-weights of the blocks start as those of the mixers do everywhere here, in the code from a truncated normal of 0.02. The
 hybrid `t2t_ea_*` is the first version of the paper; the released code has no switch for it. A variant with batch norm
 (`norm="batch"`) is said to be in the paper, but is not in the code.
 """
@@ -77,6 +76,7 @@ def _model(
             "class_token": True,
             "pool": "token",
             "drop_path": drop_path,
+            "init": "normal",
         }
     )
 
