@@ -1,4 +1,4 @@
-"""The skeleton of every model: stem → stages of blocks → norm (→ activation) → pool → head, readable in one sitting.
+"""The skeleton of every model: stem → stages of blocks → norm (→ activation) → pool (→ norm) → head, in one sitting.
 
 A block is a short list of residual branches, each mixing either tokens or channels:
 
@@ -124,6 +124,7 @@ class Backbone(nn.Module):
         self.stages = nn.ModuleList(stages)
         self.norm = norm(config.norm, last.dim)
         self.act = activation(config.final_act)
+        self.pooled_norm = norm(config.pooled_norm, last.dim)
         self.head = nn.Linear(last.dim, config.classes) if config.classes else nn.Identity()
         self._init()
         if config.form == "reparameterized":
@@ -210,8 +211,8 @@ class Backbone(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         tokens = self.act(self.features(images).tokens)
-        pooled = tokens[:, 0] if self.config.pool == "token" else tokens[:, self.prefix :].mean(dim=1)
-        return self.head(pooled)
+        pooled = tokens[:, :1] if self.config.pool == "token" else tokens[:, self.prefix :].mean(dim=1, keepdim=True)
+        return self.head(self.pooled_norm(pooled).squeeze(1))
 
     def reparameterize(self) -> "Backbone":
         """A new, equal, cheaper model for inference (evaluation mode). The original is left as it is.

@@ -149,6 +149,8 @@ class BackboneConfig(Config):
     positions: Literal["none", "learned", "sincos"] = "none"
     class_token: bool = False
     pool: Literal["mean", "token"] = "mean"
+    pooled_norm: str = "none"
+    """Norm between the pooling and the head."""
     drop_path: float = Field(default=0.0, ge=0, lt=1)
     drop_path_schedule: Literal["linear", "constant"] = "linear"
     layer_scale: float | None = None
