@@ -56,6 +56,8 @@ def test_norms_and_stems_run_and_differ(norm, stem):
         {"class_token": True},
         {"layer_scale": 0.3},
         {"final_act": "relu"},
+        {"pooled_norm": "layer"},
+        {"pooled_norm": "batch"},
         {"patch": (8, 8)},
         {"stem": "conv"},
         {"classes": 4},

@@ -1,4 +1,4 @@
-"""The skeleton of every model: stem → stages of blocks → norm (→ activation) → pool → head, readable in one sitting.
+"""The skeleton of every model: stem → stages of blocks → norm (→ activation) → pool (→ norm) → head, in one sitting.
 
 A block is a short list of residual branches, each mixing either tokens or channels:
 
@@ -74,6 +74,7 @@ class Backbone(Model):
         self.stages = nn.ModuleList(stages)
         self.norm = norm(config.final_norm or config.norm, last.dim, eps=config.final_eps or config.norm_eps)
         self.act = activation(config.final_act)
+        self.pooled_norm = norm(config.pooled_norm, last.dim)
         self.head = build_head(config)
         if self.prefix_tokens is not None:
             nn.init.trunc_normal_(self.prefix_tokens, std=0.02)
@@ -167,7 +168,7 @@ class Backbone(Model):
             x = x[:, self.prefix :].mean(dim=1, keepdim=True)
         else:
             x = x[:, : 1 if self.config.pool == "token" else self.prefix]
-        x = self.act(self.norm(x)) if self.config.pool_first else x
+        x = self.pooled_norm(self.act(self.norm(x)) if self.config.pool_first else x)
         return x if self.config.pool == "prefix" else x[:, 0]
 
     def forward(self, images: Tensor) -> Tensor:
@@ -185,6 +186,9 @@ class Backbone(Model):
         for module in list(self.modules()):
             if isinstance(module, Branch):
                 module.fold()
-        if self.config.classes and self.config.final_act == "identity":
-            scale, shift, self.norm = self.norm.split()
+        if self.config.classes:
+            scale, shift, self.pooled_norm = self.pooled_norm.split()
             self.head.fold_input(scale, shift)
+            if self.config.final_act == "identity" and self.config.pooled_norm == "none":
+                scale, shift, self.norm = self.norm.split()
+                self.head.fold_input(scale, shift)

@@ -110,6 +110,8 @@ class BackboneConfig(VisionConfig):
     """mean over the tokens of the grid; the class token; all prefix tokens (b, prefix, c)."""
     pool_first: bool = False
     """Pool, then normalise; otherwise normalise, then pool."""
+    pooled_norm: str = "none"
+    """A further norm between the pooled features and the head."""
     head: str = "linear"
     head_options: Options = {}
     init: Literal["own", "normal", "xavier", "flax"] = "own"

@@ -1,6 +1,6 @@
 """House models `<mixer>_{nano,tiny,small,base}`: one skeleton for every token mixer, so that only the mixer differs.
 
-    conv stem → stages of [token mixer, channel MLP] blocks, batch norm → ReLU → mean → linear head
+    conv stem → stages of [token mixer, channel MLP] blocks, batch norm → ReLU → mean → layer norm → linear head
 
 | size  | pyramid: depths | dims         | isotropic: depth | dim |
 |-------|-----------------|--------------|------------------|-----|
@@ -12,6 +12,10 @@
 They are for comparing mixers, on small data too: hence the overlapping stem and batch norm. Positions are fixed
 sine-cosine tables, so that mixers that are blind to order are not handicapped and no weight depends on the image size
 unless the mixer's own do.
+
+The layer norm after the mean is what lets isotropic models learn in few steps. Behind a batch norm a token has
+variance 1, but the mean over many tokens varies little from picture to picture, and a head that starts small makes next
+to nothing of it. Mean → layer norm → head is the order of ConvNeXt (Liu et al., arXiv 2201.03545).
 """
 
 from typing import Any, Literal, NamedTuple
@@ -99,6 +103,7 @@ def house(
             "stages": stages,
             "norm": norm,
             "final_act": "relu",
+            "pooled_norm": "layer",
             "positions": "sincos",
             "drop_path": scale.drop_path if drop_path is None else drop_path,
         }
