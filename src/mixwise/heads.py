@@ -103,8 +103,9 @@ class MLPHead(Head):
 
     def fold_input(self, scale: Tensor | None, shift: Tensor | None) -> None:
         absorb_before(self.fc1, scale, shift)
-        absorb_before(self.fc2, self.norm.weight.double(), self.norm.bias.double())
-        self.norm = nn.LayerNorm(self.norm.normalized_shape, eps=self.norm.eps, elementwise_affine=False)
+        if self.norm.elementwise_affine:
+            absorb_before(self.fc2, self.norm.weight.double(), self.norm.bias.double())
+            self.norm = nn.LayerNorm(self.norm.normalized_shape, eps=self.norm.eps, elementwise_affine=False)
 
 
 class DistilledHead(Head):

@@ -11,6 +11,7 @@ from mixwise.layers import ChannelMLP
 from mixwise.mixers import MIXERS
 from mixwise.model import build
 from mixwise.models import model_config
+from mixwise.norms import NoNorm
 from mixwise.training.optim import adamw
 from mixwise.weights import FORMATS, convert
 from mixwise.weights.mapping import to_foreign, to_native
@@ -70,7 +71,7 @@ def test_channels_come_first_and_the_token_norm_has_a_scale_per_token():
     assert isinstance(channels.mixer, ChannelMLP)
     assert channels.norm.weight.shape == (12,)
     assert isinstance(tokens.mixer, MIXERS["feed_forward"])
-    assert isinstance(tokens.norm, nn.Identity)
+    assert isinstance(tokens.norm, NoNorm)
     assert tokens.mixer.norm.weight.shape == tokens.mixer.norm.bias.shape == (TOKENS,)
     assert tokens.mixer.w1.shape == (4 * TOKENS, TOKENS)
     assert {m.eps for m in small().modules() if isinstance(m, nn.LayerNorm)} == {1e-6}
