@@ -27,10 +27,11 @@ from torch import nn
 from mixwise.config import Train
 from mixwise.data import ImageDataset, evaluation_transform, loader, training_transform
 from mixwise.device import choose_device, choose_precision
-from mixwise.trainer import build, parse_changes
 from mixwise.training.choose import plan
 from mixwise.training.loop import fit, validation_interval
 from mixwise.training.module import Trainable
+from mixwise.training.settings import parse_changes
+from mixwise.training.start import initial_model
 
 
 class Watch(pl.Callback):
@@ -60,7 +61,7 @@ def make(name: str, config: Train) -> nn.Module:
     """A fresh model: `resnet18`, or the model of the plan."""
     pl.seed_everything(config.seed, verbose=False)
     if name != "resnet18":
-        return build(config)
+        return initial_model(config, None)[0]
     model = torchvision.models.resnet18(num_classes=len(config.classes))
     if config.preprocess.channels != 3:
         model.conv1 = nn.Conv2d(config.preprocess.channels, 64, 7, 2, 3, bias=False)

@@ -59,11 +59,11 @@ def test_settings_win(tmp_path):
 def test_the_shipped_recipe_is_what_would_be_chosen(tmp_path):
     from pathlib import Path
 
-    from mixwise.trainer import _read_recipe
+    from mixwise.training.settings import read_recipe
 
     recipe = Path(__file__).parent.parent / "recipes" / "small_photos.toml"
     data = folder(tmp_path, 200, 300, count=5)
-    _, by_file = plan(data, _read_recipe(recipe), Console(quiet=True))
+    _, by_file = plan(data, read_recipe(recipe), Console(quiet=True))
     _, chosen = plan(data, {}, Console(quiet=True))
     assert by_file.recipe.model_copy(update={"name": chosen.recipe.name}) == chosen.recipe
     assert (by_file.model, by_file.preprocess) == (chosen.model, chosen.preprocess)

@@ -29,6 +29,7 @@ LAYERS = [
     ["backbone"],
     ["models", "testing"],
     ["weights"],
+    ["timm"],
     ["tasks"],
     ["data"],
     ["training"],
@@ -70,7 +71,6 @@ def test_files_stay_small(path):
         "mixers/attention.py": 90,
         "mixers/repmlp.py": 140,
         "mixers/spatial_gate.py": 140,
-        "cli.py": 340,
         "mixers/external_attention.py": 110,
     }
     assert lines <= exceptions.get(path.relative_to(SOURCE).as_posix(), limit)
@@ -83,7 +83,7 @@ def test_no_rooms_for_everything():
 def test_no_kwargs_and_no_hasattr():
     for path, tree in trees():
         for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef) and path.stem not in ("registry",):
+            if isinstance(node, ast.FunctionDef) and path.stem not in ("registry", "pretrained", "timm"):
                 assert node.args.kwarg is None or node.name in ("_settings",), (
                     f"{path.name}: {node.name} takes **kwargs"
                 )

@@ -14,8 +14,8 @@ from PIL import Image
 
 from mixwise import UsageError, train
 from mixwise.errors import MixwiseError
-from mixwise.trainer import parse_changes
 from mixwise.training.run import Run
+from mixwise.training.settings import parse_changes
 from mixwise.weights import info, load_file, weights_hash
 
 QUICK = {

@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     from mixwise.errors import MixwiseError, UsageError
     from mixwise.evaluation import Evaluation, evaluate
     from mixwise.mixers import Mixer, register
-    from mixwise.models import create_model, list_models
+    from mixwise.models import list_models
     from mixwise.prediction import Prediction, Predictor
     from mixwise.reparameterization import Reparameterization, reparam
     from mixwise.trainer import TrainResult, train
-    from mixwise.weights import Header, info, load
+    from mixwise.weights import Header, create_model, info, load
+    from mixwise.weights.convert import convert
 
 __version__ = "0.1.0"
 
@@ -33,7 +34,8 @@ _HOMES = {
     "Reparameterization": "mixwise.reparameterization",
     "TrainResult": "mixwise.trainer",
     "UsageError": "mixwise.errors",
-    "create_model": "mixwise.models",
+    "convert": "mixwise.weights",
+    "create_model": "mixwise.weights",
     "evaluate": "mixwise.evaluation",
     "info": "mixwise.weights",
     "list_models": "mixwise.models",
@@ -56,6 +58,7 @@ __all__ = [
     "Reparameterization",
     "TrainResult",
     "UsageError",
+    "convert",
     "create_model",
     "evaluate",
     "info",

@@ -5,6 +5,36 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from mixwise.errors import MixwiseError, UsageError
+
+
+def check_output(path: Path, *, suffixes: tuple[str, ...], source: Path, overwrite: bool = False) -> None:
+    """Refuse, before any work is done, a place that cannot or should not be written.
+
+    Args:
+        suffixes: endings that the file may have.
+        source: what is read; writing over it is always refused.
+        overwrite: whether another file may be there already.
+
+    Raises `UsageError` for the wrong name, `MixwiseError` for a folder that cannot be written.
+    """
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder: name the file to write in it")
+    if path.suffix.lower() not in suffixes:
+        raise UsageError(f"{path} must end in {' or '.join(suffixes)}")
+    if path.exists():
+        if source.exists() and path.samefile(source):
+            raise UsageError(f"{path} is the file that is read: choose another name to write to")
+        if not overwrite:
+            raise UsageError(f"{path} exists already; choose another name, or --force to replace it")
+    folder = path.absolute().parent
+    while not os.path.lexists(folder):
+        folder = folder.parent
+    if not folder.is_dir():
+        raise MixwiseError(f"cannot write {path}: {folder} is not a folder")
+    if not os.access(folder, os.W_OK):
+        raise MixwiseError(f"cannot write {path}: no permission to write in {folder}")
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:

@@ -1,13 +1,9 @@
 """`mixwise train`: from a folder of pictures to a run folder."""
 
-import json
-import tomllib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 from rich.console import Console
 from rich.markup import escape
@@ -19,7 +15,6 @@ from mixwise.device import Precision, choose_device, choose_precision
 from mixwise.errors import MixwiseError, UsageError
 from mixwise.evaluation import answer
 from mixwise.model import Model
-from mixwise.models import create_model
 from mixwise.prediction import Predictor
 from mixwise.report.run import write_report
 from mixwise.tasks.classify import Scores, score
@@ -29,7 +24,9 @@ from mixwise.training.loop import fit, quieten, validation_interval
 from mixwise.training.optim import scaled_lr
 from mixwise.training.progress import ProgressLine
 from mixwise.training.run import Run
-from mixwise.weights import Header, save, weights_hash
+from mixwise.training.settings import read_recipe
+from mixwise.training.start import initial_model, read_start, read_start_again
+from mixwise.weights import Header, info, save, weights_hash
 from mixwise.weights.native import versions
 
 
@@ -62,6 +59,7 @@ def train(
     seed: int | None = None,
     device: str | None = None,
     compile: bool = False,
+    pretrained: bool | str | Path | None = None,
     resume: str | Path | None = None,
     console: Console | None = None,
 ) -> TrainResult:
@@ -78,6 +76,9 @@ def train(
         seed: the same seed gives the same weights on the same machine (0 by default).
         device: auto (the default), cpu, cuda or mps.
         compile: train through torch.compile.
+        pretrained: weights to start from: True for the public ones of the model, their tag, or any file that
+            `mixwise convert` or `mixwise.load` reads. The head is new unless the classes are the very same; image
+            size and normalisation are those of the weights.
         resume: a run folder to go on with; on the CPU it ends with the very weights of an unbroken run.
         console: where to print; None: nowhere.
 
@@ -89,6 +90,7 @@ def train(
         "seed": seed,
         "device": device,
         "compile": compile or None,
+        "pretrained": str(pretrained) if isinstance(pretrained, Path) else pretrained or None,
         "recipe.epochs": epochs,
         "recipe.batch_size": batch_size,
         "preprocess.image": image,
@@ -100,8 +102,10 @@ def train(
         return _resume(Run.existing(resume), console)
     if data is None:
         raise UsageError("which pictures? Give a folder, or the name of built-in data: digits")
-    catalog, config = plan(data, _read_recipe(recipe) | short | (changes or {}), console)
-    prepared = _prepare(catalog, config)
+    settings = read_recipe(recipe) | short | (changes or {})
+    start = read_start(settings)
+    catalog, config = plan(data, settings, console, start)
+    prepared = _prepare(catalog, config, *initial_model(config, start))
     run = Run.create(out, config.model)
     run.write_config(config)
     return _run(run, prepared, console)
@@ -116,59 +120,12 @@ def _resume(run: Run, console: Console) -> TrainResult:
             f"the pictures of {data.source} are not those that {run.folder} was started with (names or labels differ), "
             "so it cannot go on as if nothing had happened; start a new run"
         )
-    return _run(run, _prepare(catalog, config), console, _usable_state(run, console))
-
-
-def _read_recipe(recipe: str | Path | None) -> dict[str, Any]:
-    """The settings of a recipe file by dotted path, without those that say which pictures it was made for."""
-    if recipe is None:
-        return {}
-    path = Path(recipe).expanduser()
-    if not path.is_file():
-        raise UsageError(f"no recipe file at {path}")
-    try:
-        settings = _flat(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is not valid TOML: {error}") from None
-    return {k: v for k, v in settings.items() if k not in ("classes", "data.source", "data.fingerprint")}
-
-
-def _flat(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in data.items():
-        if isinstance(value, dict) and prefix + key != "changes":
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
-
-
-def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
-    """`path=value` texts as settings; the value is read as JSON where it is JSON, else as text.
-
-    >>> parse_changes(["recipe.epochs=5", "precision=fp32"])
-    {'recipe.epochs': 5, 'precision': 'fp32'}
-    """
-    changes = {}
-    for pair in pairs:
-        path, equals, value = pair.partition("=")
-        if not equals or not path:
-            raise UsageError(f"--set takes path=value, got {pair!r}; for example --set recipe.optimizer.lr=0.001")
-        try:
-            changes[path] = json.loads(value)
-        except json.JSONDecodeError:
-            changes[path] = value
-    return changes
-
-
-def build(config: Train) -> Model:
-    """The untrained model of a run, the same for the same seed."""
-    pl.seed_everything(config.seed, verbose=False)
-    own = {"image": config.preprocess.image, "channels": config.preprocess.channels, "classes": len(config.classes)}
-    model = create_model(config.model, **{**own, **config.changes})
-    if model.config.task != "classify":
-        raise UsageError(f"{config.model} is a model to {model.config.task} images, and training is for classifiers")
-    return model
+    state = _usable_state(run, console)
+    if state is not None and config.pretrained:
+        made = initial_model(config, None, like=info(run.folder).config)
+    else:
+        made = initial_model(config, read_start_again(config))
+    return _run(run, _prepare(catalog, config, *made), console, state)
 
 
 @dataclass(frozen=True)
@@ -178,13 +135,15 @@ class Prepared:
     catalog: Catalog
     config: Train
     model: Model
+    source: str
+    """Where its weights come from; empty: fresh."""
     device: str
     precision: Precision
     train_set: ImageDataset
     val_set: ImageDataset
 
 
-def _prepare(catalog: Catalog, config: Train) -> Prepared:
+def _prepare(catalog: Catalog, config: Train, model: Model, source: str) -> Prepared:
     quieten()
     device = choose_device(config.device)
     precision = choose_precision(config.precision, device)
@@ -193,7 +152,7 @@ def _prepare(catalog: Catalog, config: Train) -> Prepared:
     augmented = training_transform(pre, config.recipe.augment)
     train_set = ImageDataset(train_items, pre, augmented, seed=seed, train=True)
     val_set = ImageDataset(val_items, pre, evaluation_transform(pre), seed=seed, train=False)
-    return Prepared(catalog, config, build(config), device, precision, train_set, val_set)
+    return Prepared(catalog, config, model, source, device, precision, train_set, val_set)
 
 
 def _run(run: Run, prepared: Prepared, console: Console, state: Path | None = None) -> TrainResult:
@@ -272,9 +231,10 @@ def _announce(console: Console, prepared: Prepared) -> None:
     count = sum(p.numel() for p in model.parameters() if p.requires_grad)
     batch = recipe.batch_size * recipe.accumulate
     lr = scaled_lr(recipe.optimizer, batch)
+    weights = f"weights  {prepared.source}\n" if prepared.source else ""
     console.print(
         f"model    {model.config.name}, {count / 1e6:.2f} M parameters, "
-        f"{prepared.config.preprocess.image[0]}×{prepared.config.preprocess.image[1]} pixels\n"
+        f"{prepared.config.preprocess.image[0]}×{prepared.config.preprocess.image[1]} pixels\n{weights}"
         f"recipe   {recipe.name}: {recipe.epochs} epochs of {images} images, batch {batch}, "
         f"learning rate {lr:.2g} (= {recipe.optimizer.lr:g} × {batch}/{recipe.optimizer.lr_batch})\n"
         f"device   {device}, {precision.name} ({precision.why})",

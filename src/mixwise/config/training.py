@@ -50,6 +50,10 @@ class Train(Config):
     """What differs from the preset besides image, channels and classes: `create_model(model, **changes)`."""
     classes: tuple[str, ...]
     """Class names in the order of the model's outputs."""
+    pretrained: str = ""
+    """Where the first weights come from: a file, or the public weights NAME.TAG. Empty: fresh ones."""
+    pretrained_hash: str = ""
+    """Of these weights: a run that goes on from no state must find the same."""
     data: Data
     preprocess: Preprocess
     recipe: Recipe

@@ -6,14 +6,21 @@ from typing import Any
 
 from rich.console import Console
 
-from mixwise.config import Augment, Data, Optimizer, Preprocess, Recipe, Size, Train, pair
+from mixwise.config import Augment, Data, Optimizer, Preprocess, Recipe, Size, Train, VisionConfig, pair
 from mixwise.data import BUILTIN, Catalog, Statistics, discover, measure
 from mixwise.errors import UsageError, unknown
 from mixwise.models import presets
+from mixwise.training.start import start_hash
+from mixwise.weights.pretrained import Start
 
 
-def plan(source: str | Path, settings: dict[str, Any], console: Console) -> tuple[Catalog, Train]:
-    """The pictures and the complete settings of a run: chosen where `settings` (by dotted path) leaves them open."""
+def plan(
+    source: str | Path, settings: dict[str, Any], console: Console, start: Start | None = None
+) -> tuple[Catalog, Train]:
+    """The pictures and the complete settings of a run: chosen where `settings` (by dotted path) leaves them open.
+
+    Weights to start from bring their model, image size and normalisation.
+    """
     _refuse(settings)
     given = {k.removeprefix("data."): v for k, v in settings.items() if k.startswith("data.")}
     where = str(source) if str(source) in BUILTIN else str(Path(source).expanduser().absolute())
@@ -28,9 +35,11 @@ def plan(source: str | Path, settings: dict[str, Any], console: Console) -> tupl
         if not counts.get(split):
             raise UsageError(f"{data.source} has no pictures to {'learn from' if split == 'train' else 'validate on'}")
     found = measure(catalog.splits["train"])
-    pre = _preprocess(found, settings)
+    pre = _preprocess(found, settings, start)
     wanted = str(settings.get("model", "auto"))
-    if wanted == "auto":
+    if start is not None:
+        model = start.model.config.name
+    elif wanted == "auto":
         model, why = choose_model(counts["train"], pre.image)
         console.print(f"choice   {model}: {why}", highlight=False)
     elif wanted in presets():
@@ -40,7 +49,9 @@ def plan(source: str | Path, settings: dict[str, Any], console: Console) -> tupl
     recipe = choose_recipe(counts["train"], pre.image)
     data = data.model_copy(update={"fingerprint": fingerprint(catalog)})
     base = Train(model=model, classes=catalog.classes, data=data, preprocess=pre, recipe=recipe)
-    return catalog, base.changed({k: v for k, v in settings.items() if k != "model"})
+    if start is not None:
+        base = base.model_copy(update={"pretrained": start.source, "pretrained_hash": start_hash(start)})
+    return catalog, base.changed({k: v for k, v in settings.items() if k not in ("model", "pretrained")})
 
 
 def _refuse(settings: dict[str, Any]) -> None:
@@ -120,11 +131,24 @@ def choose_recipe(images: int, image: Size) -> Recipe:
     )
 
 
-def _preprocess(found: Statistics, settings: dict[str, Any]) -> Preprocess:
-    given = {k.removeprefix("preprocess."): v for k, v in settings.items() if k.startswith("preprocess.")}
+def _preprocess_of(start: Start) -> dict[str, Any]:
+    """How the pictures were prepared that the weights learned from."""
+    config, pre = start.model.config, start.header.preprocess
+    if not isinstance(config, VisionConfig):
+        raise UsageError(f"{config.name} is no model of images")
+    own = {"image": config.image, "channels": config.channels}
+    kept = ("mean", "std", "fit", "filter", "crop_pct")
+    return own if pre is None else own | {name: getattr(pre, name) for name in kept}
+
+
+def _preprocess(found: Statistics, settings: dict[str, Any], start: Start | None) -> Preprocess:
+    given = {} if start is None else _preprocess_of(start)
+    given |= {k.removeprefix("preprocess."): v for k, v in settings.items() if k.startswith("preprocess.")}
     channels = given.get("channels", 1 if found.grey == 1 else 3)
     if channels not in (1, 3, 4):
         raise UsageError(f"preprocess.channels must be 1 (grey), 3 (RGB) or 4 (RGBA), got {channels!r}")
     image = pair(given["image"]) if "image" in given else choose_image(found.height, found.width)
     mean, std = found.normalisation(channels)
+    if len(given.get("mean", mean)) != channels:  # the weights' own, and another number of channels asked for
+        given = {k: v for k, v in given.items() if k not in ("mean", "std")}
     return Preprocess.parse({"image": image, "channels": channels, "mean": mean, "std": std} | given)

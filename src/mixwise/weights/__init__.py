@@ -1,5 +1,6 @@
 """Models on disk: the native format here, one file for each foreign format."""
 
+from mixwise.weights import bare as bare
 from mixwise.weights import eamlp as eamlp
 from mixwise.weights import eanet as eanet
 from mixwise.weights import ff_only as ff_only
@@ -13,21 +14,25 @@ from mixwise.weights import repmlp_v1 as repmlp_v1
 from mixwise.weights import timm_metaformer as timm_metaformer
 from mixwise.weights import timm_mlp as timm_mlp
 from mixwise.weights import timm_vit as timm_vit
-from mixwise.weights.convert import Conversion, convert, convert_back, convert_state
+from mixwise.weights.back import BackConversion, convert_back
+from mixwise.weights.convert import Conversion, convert, convert_state
 from mixwise.weights.mapping import FORMATS, Format, register_format
 from mixwise.weights.native import Header, load_file, read_header, save, weights_hash
+from mixwise.weights.pretrained import create_model
 from mixwise.weights.resolve import BEST, LAST, info, load, resolve
 
 __all__ = [
     "BEST",
     "FORMATS",
     "LAST",
+    "BackConversion",
     "Conversion",
     "Format",
     "Header",
     "convert",
     "convert_back",
     "convert_state",
+    "create_model",
     "info",
     "load",
     "load_file",

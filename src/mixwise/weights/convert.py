@@ -1,25 +1,25 @@
-"""Other people's checkpoints as ours, and back: recognise, map every key, check, write."""
+"""Other people's checkpoints as ours: recognise, map every key, check, write. The way back is in `back.py`."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from mixwise.config import ModelConfig, Preprocess, Size, VisionConfig, pair
-from mixwise.errors import MixwiseError, UsageError, unknown
-from mixwise.files import replacing
+from mixwise.errors import MixwiseError, UsageError
+from mixwise.files import check_output
 from mixwise.model import Model, build
-from mixwise.models import list_models, model_config
 from mixwise.weights.foreign import Checkpoint, read_checkpoint
-from mixwise.weights.mapping import FORMATS, Format, Shapes, foreign_shapes, to_foreign, to_native
-from mixwise.weights.native import Header, load_file, save, versions
-from mixwise.weights.resolve import resolve
-
-WORDS = {"trainable": "trainable weights", "reparameterized": "re-parameterised (deploy) weights"}
-"""Each form in words."""
+from mixwise.weights.identify import expected_shapes, identify, ignored, matching
+from mixwise.weights.identify import recognise as recognise
+from mixwise.weights.mapping import Format, to_native
+from mixwise.weights.names import default_names
+from mixwise.weights.native import Header, is_native, save, versions
+from mixwise.weights.published import beside, preprocessing_of, split_tag
+from mixwise.weights.verify import check_numbers, compare_with_timm, finite, round_trip
 
 
 class Conversion(NamedTuple):
@@ -31,6 +31,12 @@ class Conversion(NamedTuple):
     format: str
     notes: tuple[str, ...]
     """What a user should know: which of two sets of weights was taken, which head was made anew."""
+    checks: tuple[str, ...] = ()
+    """What was found to be right, a sentence each."""
+
+
+WORDS = {"trainable": "trainable weights", "reparameterized": "re-parameterised (deploy) weights"}
+"""Each form in words."""
 
 
 def load_state(form: Format, state: Mapping[str, Tensor], config: ModelConfig) -> Model:
@@ -38,19 +44,22 @@ def load_state(form: Format, state: Mapping[str, Tensor], config: ModelConfig) -
 
     Raises `MixwiseError` where a key is not accounted for, or the weights are of another form than the config.
     """
-    found = form.adapt(config, {name: tuple(tensor.shape) for name, tensor in state.items()}).form
+    found = form.adapt(config, _shapes(state)).form
     if found != config.form:
         raise MixwiseError(f"these are {WORDS[found]}, and the config of {config.name} is for {WORDS[config.form]}")
     model = form.build(config)
     if all(t.dtype == torch.float64 for t in state.values() if t.is_floating_point()):
         model.double()
-    model.load_state_dict(to_native(form.entries(config), state, model.state_dict(), _ignores(form)))
+    model.load_state_dict(to_native(form.entries(config), state, model.state_dict(), ignored(form)))
     return model.eval()
 
 
 def convert_state(form: Format, state: Mapping[str, Tensor], config: ModelConfig) -> Model:
     """As `load_state`, and of a re-parameterised file what it left to fold is folded."""
-    model = load_state(form, state, config)
+    return _folded(load_state(form, state, config), config)
+
+
+def _folded(model: Model, config: ModelConfig) -> Model:
     return model if model.config.form == config.form else model.reparameterize()
 
 
@@ -64,216 +73,178 @@ def convert(
     new_head: int | None = None,
     weights: Literal["raw", "ema"] | None = None,
     classes: tuple[str, ...] = (),
+    overwrite: bool = False,
+    compare: bool = True,
 ) -> Conversion:
     """Read a foreign checkpoint, check it, and write it as a `.safetensors` of ours.
+
+    The weights become float32: exact for float16 and bfloat16, rounded for float64, which `notes` says.
 
     Args:
         checkpoint: `.safetensors`, `.npz` or PyTorch file.
         out: where to write; None: nowhere.
-        model: preset; None: the one whose shapes fit, of several the one that the file's name contains.
+        model: preset; with the tag of public weights behind a dot, their preprocessing is stored. None: the preset
+            whose shapes fit.
         source: name of the format; None: recognised by its keys.
         image: size that the weights are for, where it is not the preset's.
         new_head: make a fresh head for so many classes instead of reading the file's.
         weights: which to take where a file has both; None: those that its authors evaluate.
-        classes: names in the order of the outputs; their number must fit.
+        classes: names in the order of the outputs; their number must fit. None given: ImageNet's, or numbers.
+        overwrite: whether `out` may exist.
+        compare: whether to compare the outputs with those of timm's model of the same name, where there is one.
 
     Raises `MixwiseError` for a file that is not understood, with the first keys that do not fit; nothing is written.
     """
     path = Path(checkpoint).expanduser()
-    if not path.is_file():
-        raise MixwiseError(f"no file at {path}")
+    target = None if out is None else Path(out).expanduser()
+    if target is not None:
+        check_output(target, suffixes=(".safetensors",), source=path, overwrite=overwrite)
+    if path.is_file() and is_native(path):
+        raise MixwiseError(f"{path} is a mixwise file already; --to timm writes it for timm")
+    notes: list[str] = []
     file = read_checkpoint(path)
-    form = recognise({name: tuple(tensor.shape) for name, tensor in file.raw.items()}, source, path)
-    file = Checkpoint(form.tidy(file.raw), None if file.ema is None else form.tidy(file.ema))
-    shapes = {name: tuple(tensor.shape) for name, tensor in file.raw.items()}
-    averaged = weights == "ema" or (weights is None and form.prefer_ema and file.ema is not None)
-    if averaged and file.ema is None:
-        raise MixwiseError(f"{path} has no averaged weights: leave out weights='ema'")
-    state = file.ema if averaged and file.ema is not None else file.raw
-    notes = []
-    if file.ema is not None:
-        notes.append(f"the file has raw and averaged weights; {'averaged' if averaged else 'raw'} were taken")
-    config = identify(form, shapes, path, model=model, image=None if image is None else pair(image))
+    found = beside(path)
+    name, tag = split_tag(model) if model is not None else (None if found is None else found.model, "")
+    form, config, averaged = _recognise(file, source, path, model=name, image=image, weights=weights, notes=notes)
+    state = _float32(form.tidy(_chosen(file, averaged)), notes)
     if config.form == "reparameterized":
         notes.append(f"the file has {WORDS[config.form]}; so has the result, which is not meant to be trained")
-    if new_head is not None and config.form == "reparameterized":
-        raise UsageError(
-            f"new_head makes a model to train, and {path} has {WORDS[config.form]}: take the trainable file"
-        )
-    notes += form.notes
-    caution = form.caution(config) if model is None and config.name not in path.name else None
-    notes += [] if caution is None else [caution]
     if new_head is not None:
-        config = _without_head(form, config, state)
-        state = _headless(form, config, state)
+        if config.form == "reparameterized":
+            raise UsageError(
+                f"new_head makes a model to train, and {path} has {WORDS[config.form]}: take the trainable file"
+            )
+        config, state = _without_head(form, config, state)
+    check_numbers(state)
+    made = load_state(form, state, config)
+    checks = [f"every key accounted for: {len(state)} tensors", round_trip(form.entries(config), made, state)]
+    made = _folded(made, config)
+    checks.append(finite(made))
+    if compare and (same := compare_with_timm(form, made, notes)):
+        checks.append(same)
+    if new_head is not None:
         notes.append(f"the head is new and untrained, for {new_head} classes")
-    made = convert_state(form, state, config)
-    if new_head is not None:
-        made = _with_head(made, new_head)
-    _try_out(made)
-    header = _header(form, made.config, classes, averaged)
-    if out is not None:
-        save(Path(out), made.state_dict(), header)
-    return Conversion(made, header, form.name, tuple(notes))
+        made = with_head(made, new_head)
+    settings = preprocessing_of(config.name, tag)
+    if found is not None and not tag:
+        settings = found.preprocess
+        notes.append(f"preprocessing as {found.path.name} beside the file says")
+    header = _header(form, made.config, classes, settings, notes)
+    origin = f"{path.name} ({form.name}{f', {config.name}.{tag}' if tag else ''})"
+    header = header.model_copy(update={"weights": "ema" if averaged else "raw", "origin": origin})
+    if target is not None:
+        write(target, made.state_dict(), header)
+    return Conversion(made, header, form.name, tuple(notes), tuple(checks))
 
 
-def convert_back(model: str | Path, out: str | Path, *, to: str) -> list[str]:
-    """Write a model file of ours under the keys of a foreign format; the names of the written tensors.
-
-    `to` is a format, or a prefix of formats such as "timm": then the one that can hold the model.
-    """
-    loaded, header = load_file(resolve(model))
-    candidates = [f for name, f in FORMATS.items() if name == to or name.startswith(f"{to}_")]
-    if not candidates:
-        raise unknown("format", to, FORMATS)
-    for form in candidates:
-        if _holds(form, header.config):
-            state = to_foreign(form.entries(header.config), loaded.state_dict())
-            break
-    else:
-        raise MixwiseError(f"{header.config.name} cannot be written as {to}: that format has no such model")
-    from safetensors.torch import save_file
-
-    with replacing(Path(out)) as temporary:
-        save_file(state, temporary, metadata={"format": "pt"})
-    return list(state)
-
-
-def recognise(shapes: Shapes, source: str | None, path: Path) -> Format:
-    """The format of a checkpoint, by name or by its keys."""
-    if source is not None:
-        if source not in FORMATS:
-            raise unknown("format", source, FORMATS)
-        return FORMATS[source]
-    for form in FORMATS.values():
-        if form.matches(shapes):
-            return form
-    first = ", ".join(list(shapes)[:4])
-    raise MixwiseError(
-        f"{path} is none of the known formats ({', '.join(FORMATS)}); it has {len(shapes)} tensors, the first {first}"
-    )
-
-
-def identify(
-    form: Format, shapes: Shapes, path: Path, *, model: str | None = None, image: Size | None = None
-) -> ModelConfig:
-    """The config of the preset whose shapes are those of the file, with the file's classes, channels and options."""
-    names = [model] if model else [n for pattern in form.presets for n in list_models(pattern)]
-    names.sort(key=lambda name: name not in path.name)
-    best: tuple[int, str, list[str]] | None = None
-    for name in names:
-        config = _fitted(form, model_config(name), shapes, image)
-        wrong = differences(form, config, shapes)
-        if not wrong:
-            return config
-        if best is None or len(wrong) < best[0]:
-            best = (len(wrong), name, wrong)
-    if best is None:
-        raise MixwiseError(f"no preset can hold a {form.name} file")
-    count, name, wrong = best
-    more = f", and {count - 3} more" if count > 3 else ""
-    asked = "it does not fit" if model else "it fits no preset; the nearest is"
-    raise MixwiseError(f"{path} ({form.name}): {asked} {name}: {'; '.join(wrong[:3])}{more}")
-
-
-def differences(form: Format, config: ModelConfig, shapes: Shapes) -> list[str]:
-    """Where the shapes of a file differ from those that a config's file would have; empty: it fits."""
+def write(path: Path, state: Mapping[str, Tensor], header: Header) -> None:
+    """As `native.save`, with one sentence where the place cannot be written."""
     try:
-        with torch.device("meta"):
-            state = form.build(config).state_dict()
-    except UsageError as error:
-        return [str(error)]
-    entries, ignores = form.entries(config), _ignores(form)
-    expected = foreign_shapes(entries, state)
-    optional = {name for entry in entries if entry.optional for name in entry.foreign}
-    wrong = []
-    for name, shape in expected.items():
-        if name in shapes and shapes[name] != shape:
-            wrong.append(f"{name} is {shapes[name]}, not {shape}")
-        elif name not in shapes and name not in optional:
-            wrong.append(f"{name} is missing")
-    return wrong + [f"{name} is not expected" for name in shapes if name not in expected and not ignores(name)]
+        save(path, state, header)
+    except (OSError, SafetensorError) as error:
+        raise MixwiseError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _fitted(form: Format, config: ModelConfig, shapes: Shapes, image: Size | None) -> ModelConfig:
-    """A preset's config with what the file decides freely: classes, channels, options; and the image size."""
-    changes: dict[str, Any] = {} if image is None else {"image": image}
-    if changes and not isinstance(config, VisionConfig):
-        raise UsageError(f"an image size is for models of images, and {config.name} is none")
-    if isinstance(config, VisionConfig):
-        with torch.device("meta"):
-            state = form.build(config).state_dict()
-        for entry in form.entries(config):
-            found = [shapes[name] for name in entry.foreign if name in shapes]
-            if len(found) != 1 or len(entry.foreign) != 1:
-                continue
-            ours = state[entry.native]
-            if entry.native.startswith("head.") and ours.dim() == 1 and ours.shape[0] == config.classes:
-                changes["classes"] = found[0][0]
-    config = config.model_copy(update=changes)
-    return form.adapt(config, shapes)
+def _recognise(
+    file: Checkpoint,
+    source: str | None,
+    path: Path,
+    *,
+    model: str | None,
+    image: Size | int | None,
+    weights: Literal["raw", "ema"] | None,
+    notes: list[str],
+) -> tuple[Format, ModelConfig, bool]:
+    """The format, the config, and whether the averaged weights are taken. The first format wins that has a preset."""
+    if weights == "ema" and file.ema is None:
+        raise MixwiseError(f"{path} has no averaged weights: leave out --weights ema")
+    if weights == "raw" and file.ema is file.raw:
+        raise MixwiseError(f"{path} has only averaged weights: leave out --weights raw")
+    forms = matching(_shapes(file.raw), source, path)
+    failure: MixwiseError | None = None
+    for form in forms:
+        averaged = weights == "ema" or (weights is None and form.prefer_ema and file.ema is not None)
+        shapes = _shapes(form.tidy(_chosen(file, averaged)))
+        said: list[str] = []
+        try:
+            size = None if image is None else pair(image)
+            config = identify(form, shapes, path, model=model, image=size, notes=said)
+        except MixwiseError as error:
+            failure = failure or error
+            continue
+        if file.ema is not None and file.ema is not file.raw:
+            said.append(f"the file has raw and averaged weights; the {'averaged' if averaged else 'raw'} were taken")
+        notes += [*form.notes, *said]
+        return form, config, averaged or file.ema is file.raw
+    assert failure is not None
+    raise failure
 
 
-def _ignores(form: Format) -> Any:
-    patterns = [re.compile(pattern) for pattern in form.ignored]
-    return lambda name: any(pattern.fullmatch(name) for pattern in patterns)
+def _shapes(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in state.items()}
 
 
-def _holds(form: Format, config: ModelConfig) -> bool:
-    """Whether a format's table covers exactly the weights of a model, and the preset is one of its own."""
-    with torch.device("meta"):
-        ours = set(build(config).state_dict())
-    try:
-        return config.name in {n for p in form.presets for n in list_models(p)} and ours == {
-            entry.native for entry in form.entries(config)
-        }
-    except (AttributeError, KeyError, IndexError):
-        return False
+def _chosen(file: Checkpoint, averaged: bool) -> dict[str, Tensor]:
+    return file.ema if averaged and file.ema is not None else file.raw
 
 
-def _without_head(form: Format, config: ModelConfig, state: Mapping[str, Tensor]) -> ModelConfig:
+def _float32(state: Mapping[str, Tensor], notes: list[str]) -> dict[str, Tensor]:
+    """Every number with a fraction as float32, which holds float16 and bfloat16 exactly."""
+    kinds = sorted({str(t.dtype).removeprefix("torch.") for t in state.values() if t.is_floating_point()} - {"float32"})
+    if kinds:
+        how = "rounded to" if "float64" in kinds else "kept exactly, as"
+        notes.append(f"the file holds {', '.join(kinds)}; the numbers are {how} float32")
+    return {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in state.items()}
+
+
+def _without_head(
+    form: Format, config: ModelConfig, state: Mapping[str, Tensor]
+) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """Config and state without what only a head has."""
     if not isinstance(config, VisionConfig):
         raise UsageError(f"new_head is for image classifiers, and {config.name} is none")
-    return config.model_copy(update={"classes": 0})
+    bare = config.model_copy(update={"classes": 0})
+    head = expected_shapes(form, config.model_copy(update={"classes": 1})).keys() - expected_shapes(form, bare).keys()
+    return bare, {name: tensor for name, tensor in state.items() if name not in head}
 
 
-def _headless(form: Format, config: ModelConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state without the tensors that only a head has."""
-    kept = {n for e in form.entries(config) for n in e.foreign}
-    whole = {n for e in form.entries(config.model_copy(update={"classes": 1})) for n in e.foreign}
-    return {name: tensor for name, tensor in state.items() if name in kept or name not in whole}
-
-
-def _with_head(model: Model, classes: int) -> Model:
-    other = build(model.config.model_copy(update={"classes": classes})).eval()
+def with_head(model: Model, classes: int) -> Model:
+    """The model with a fresh head for so many classes, the same each time; in evaluation mode."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        other = build(model.config.model_copy(update={"classes": classes})).eval()
     other.load_state_dict(model.state_dict(), strict=False)
     return other
 
 
-def _try_out(model: Model) -> None:
-    """One forward pass on noise must give finite numbers."""
-    noise = model.example()
-    noise = noise.to(next(model.parameters()).dtype) if noise.is_floating_point() else noise
-    with torch.inference_mode():
-        if not model(noise).isfinite().all():
-            raise MixwiseError("the converted model gives infinite or undefined numbers: the weights are damaged")
-
-
-def _header(form: Format, config: ModelConfig, classes: tuple[str, ...], averaged: bool) -> Header:
-    preprocess, names = None, classes
-    if isinstance(config, VisionConfig):
-        names = classes or tuple(str(i) for i in range(config.classes))
-        if len(names) != config.classes:
-            raise UsageError(f"the model has {config.classes} outputs and {len(names)} class names were given")
-        settings = {"image": config.image, "channels": config.channels} | form.preprocess(config)
-        preprocess = Preprocess.parse(settings)
-    elif classes:
-        raise UsageError(f"class names are for image classifiers, and {config.name} is none")
+def _header(
+    form: Format, config: ModelConfig, classes: tuple[str, ...], settings: dict[str, Any] | None, notes: list[str]
+) -> Header:
+    if not isinstance(config, VisionConfig):
+        if classes:
+            raise UsageError(f"class names are for image classifiers, and {config.name} is none")
+        return Header(task=config.task, config=config, versions=versions())
+    names = classes
+    if classes and len(classes) != config.classes:
+        raise UsageError(f"the model has {config.classes} outputs and {len(classes)} class names were given")
+    if not classes:
+        names, said = default_names(config.classes)
+        notes.append(said)
     return Header(
         task=config.task,
         config=config,
         classes=names,
-        preprocess=preprocess,
-        weights="ema" if averaged else "raw",
+        preprocess=_preprocess(settings or form.preprocess(config), config, notes),
         versions=versions(),
     )
+
+
+def _preprocess(settings: dict[str, Any], config: VisionConfig, notes: list[str]) -> Preprocess | None:
+    """The stored preprocessing; published means and deviations are for RGB."""
+    if config.channels == 1 and len(settings["mean"]) == 3:
+        settings = settings | {key: (sum(settings[key]) / 3,) for key in ("mean", "std")}
+        notes.append("mean and deviation of the grey images are the average of those published for RGB")
+    if config.channels not in (1, 3):
+        notes.append(f"no preprocessing is stored: none is published for {config.channels} channels")
+        return None
+    return Preprocess.parse({"image": config.image, "channels": config.channels} | settings)

@@ -145,10 +145,15 @@ def to_native(
                 shapes = ", ".join(str(tuple(state[name].shape)) for name in entry.foreign)
                 problems.append(f"{' + '.join(entry.foreign)} has an unusable shape {shapes}")
     problems += [f"{name} is not expected" for name in state if name not in used and not ignored(name)]
+    sources = {entry.native: " + ".join(entry.foreign) for entry in entries}
     for name, tensor in found.items():
-        if name in expected and tensor.shape != expected[name].shape:
-            theirs = " + ".join(next(e.foreign for e in entries if e.native == name))
+        if name not in expected:
+            continue
+        theirs = sources[name]
+        if tensor.shape != expected[name].shape:
             problems.append(f"{theirs} gives {tuple(tensor.shape)}, expected {tuple(expected[name].shape)}")
+        elif tensor.is_floating_point() != expected[name].is_floating_point():
+            problems.append(f"{theirs} holds {tensor.dtype}, expected {expected[name].dtype}")
     lost = set(expected) - {entry.native for entry in entries}
     extra = {entry.native for entry in entries} - set(expected)
     if lost or extra:

@@ -38,6 +38,8 @@ class Header(Config):
     metrics: dict[str, float] = {}
     """Measured on the validation pictures with exactly these weights, as shares of 1."""
     versions: dict[str, str] = {}
+    origin: str = ""
+    """Of a converted file: which file, format and public weights it was made from."""
 
 
 def versions() -> dict[str, str]:
@@ -50,6 +52,15 @@ def save(path: Path, state: Mapping[str, Tensor], header: Header) -> None:
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     with replacing(path) as temporary:
         save_file(tensors, temporary, metadata={KEY: header.to_json()})
+
+
+def is_native(path: Path) -> bool:
+    """Whether a file is one of ours; its weights may still be damaged."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return KEY in (file.metadata() or {})
+    except (SafetensorError, OSError, ValueError):
+        return False
 
 
 def read_header(path: Path) -> Header:

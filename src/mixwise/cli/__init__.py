@@ -1,0 +1,26 @@
+"""The command line: one function a verb; each parses, calls one library function, and prints.
+
+Nothing here imports torch before a verb runs, so `mixwise --help` answers at once.
+"""
+
+from mixwise.cli import training as training
+from mixwise.cli import weights as weights
+from mixwise.cli.shared import app, err, escape
+from mixwise.errors import MixwiseError
+
+__all__ = ["app", "main"]
+
+
+def main() -> None:
+    """Run the command line; errors become one sentence and an exit code: 2 for usage, 1 for failure."""
+    try:
+        app()
+    except MixwiseError as error:
+        err.print(f"[red]error:[/] {escape(str(error))}", highlight=False)
+        raise SystemExit(error.exit_code) from None
+    except (OSError, UnicodeDecodeError) as error:
+        err.print(f"[red]error:[/] {escape(str(error))}", highlight=False)
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        err.print("interrupted", highlight=False)
+        raise SystemExit(130) from None

@@ -1,0 +1,41 @@
+"""What every verb shares: the application, where it prints, and how."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+app = typer.Typer(
+    name="mixwise",
+    help="Vision backbones that mix tokens without self-attention: train, evaluate, predict.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+out = Console(soft_wrap=True)
+err = Console(stderr=True, soft_wrap=True)
+
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+Model = Annotated[Path, typer.Argument(help="A run folder or a .safetensors file.", metavar="RUN")]
+
+
+@contextlib.contextmanager
+def progress(what: str, console: Console) -> Iterator[Any]:
+    """A callback (done, total) that draws a bar once the work has taken a second; silent on a pipe."""
+    from rich.progress import Progress
+
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def escape(text: str) -> str:
+    """Text from outside, so that brackets in it are no styles."""
+    import rich.markup
+
+    return rich.markup.escape(text)

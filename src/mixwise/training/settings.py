@@ -1,0 +1,54 @@
+"""Settings of a run from where people write them: recipe files and `path=value` texts."""
+
+import json
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mixwise.errors import UsageError
+
+OWN = ("classes", "data.source", "data.fingerprint", "pretrained_hash")
+"""What a config.toml says of the run that it was written for and not of another."""
+
+
+def read_recipe(recipe: str | Path | None) -> dict[str, Any]:
+    """The settings of a recipe file by dotted path, without those that say which pictures it was made for."""
+    if recipe is None:
+        return {}
+    path = Path(recipe).expanduser()
+    if not path.is_file():
+        raise UsageError(f"no recipe file at {path}")
+    try:
+        settings = _flat(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not valid TOML: {error}") from None
+    return {k: v for k, v in settings.items() if k not in OWN}
+
+
+def _flat(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, dict) and prefix + key != "changes":
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def parse_changes(pairs: Sequence[str]) -> dict[str, Any]:
+    """`path=value` texts as settings; the value is read as JSON where it is JSON, else as text.
+
+    >>> parse_changes(["recipe.epochs=5", "precision=fp32"])
+    {'recipe.epochs': 5, 'precision': 'fp32'}
+    """
+    changes = {}
+    for pair in pairs:
+        path, equals, value = pair.partition("=")
+        if not equals or not path:
+            raise UsageError(f"--set takes path=value, got {pair!r}; for example --set recipe.optimizer.lr=0.001")
+        try:
+            changes[path] = json.loads(value)
+        except json.JSONDecodeError:
+            changes[path] = value
+    return changes

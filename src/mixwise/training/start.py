@@ -1,0 +1,66 @@
+"""What a training starts from: fresh weights, or those of a file or of the public."""
+
+from typing import Any
+
+import pytorch_lightning as pl
+
+from mixwise.config import ModelConfig, Train
+from mixwise.errors import MixwiseError, UsageError
+from mixwise.model import Model, build
+from mixwise.models import create_model
+from mixwise.weights import weights_hash
+from mixwise.weights.pretrained import Start, adapted, load_start
+
+YES = "yes"
+"""`pretrained` for the default public weights of the model."""
+
+
+def read_start(settings: dict[str, Any]) -> Start | None:
+    """The weights that the settings `pretrained` and `model` mean; None: fresh ones."""
+    wanted = settings.get("pretrained")
+    if not wanted:
+        return None
+    name = str(settings.get("model", "auto"))
+    return load_start(None if name == "auto" else name, True if wanted in (True, YES) else wanted)
+
+
+def read_start_again(config: Train) -> Start | None:
+    """The weights that an interrupted run started from; `MixwiseError` where they are others now."""
+    if not config.pretrained:
+        return None
+    start = load_start(config.model, config.pretrained)
+    if start_hash(start) != config.pretrained_hash:
+        raise MixwiseError(
+            f"the weights of {config.pretrained} are not those that the run was started from; start a new run"
+        )
+    return start
+
+
+def start_hash(start: Start) -> str:
+    """By which the weights of a start are recognised."""
+    return weights_hash(start.model.state_dict())[:16]
+
+
+def initial_model(config: Train, start: Start | None, like: ModelConfig | None = None) -> tuple[Model, str]:
+    """The model of a run at its start, the same for the same seed, and a line about where its weights come from.
+
+    Args:
+        start: weights to start from; None: fresh ones.
+        like: the config of the model, where a state will bring all weights.
+    """
+    pl.seed_everything(config.seed, verbose=False)
+    if like is not None:
+        return build(like), ""
+    own = {"image": config.preprocess.image, "channels": config.preprocess.channels, "classes": len(config.classes)}
+    changes = {**own, **config.changes}
+    model = create_model(config.model, **changes) if start is None else adapted(start, changes, classes=config.classes)
+    if model.config.task != "classify":
+        raise UsageError(f"{config.model} is a model to {model.config.task} images, and training is for classifiers")
+    if start is None:
+        return model, ""
+    head = "head and all"
+    if start.header.classes != config.classes:
+        there = len(start.header.classes)
+        why = "the classes have other names" if there == len(config.classes) else f"{there} classes there"
+        head = f"all but the head, which is new for {len(config.classes)} classes ({why})"
+    return model.train(), f"{config.pretrained}, {head}"
