@@ -449,6 +449,28 @@ def test_class_names(tmp_path):
         read_labels(path)
 
 
+def test_what_timm_says_beside_its_files(sample, tmp_path):
+    path = write(tmp_path / "model.safetensors", sample[1], "safetensors")
+    plain = convert(path).header
+    cfg = {"mean": [0.0, 0.0, 0.0], "std": [1.0, 1.0, 1.0], "crop_pct": 0.9, "interpolation": "bilinear"}
+    beside = tmp_path / "config.json"
+    beside.write_text(json.dumps({"architecture": "resmlp_small", "pretrained_cfg": cfg}))
+    made = convert(path)
+    pre = made.header.preprocess
+    assert (pre.mean, pre.std, pre.crop_pct, pre.filter) == ((0, 0, 0), (1, 1, 1), 0.9, "bilinear")
+    assert any("config.json beside the file" in note for note in made.notes)
+    beside.write_text(json.dumps({"architecture": "resmlp_deeper", "pretrained_cfg": cfg}))
+    with pytest.raises(MixwiseError, match=r"does not fit resmlp_deeper: .* \(the model that \S+config.json names\)"):
+        convert(path)
+    assert convert(path, model="resmlp_small").header == plain
+    for text in ('{"architectures": ["ResNet"]}', '{"architecture": "resnet50", "pretrained_cfg": {}}', "[1]", "{"):
+        beside.write_text(text)
+        assert convert(path).header == plain
+    beside.write_text(json.dumps({"architecture": "resmlp_deeper", "pretrained_cfg": cfg}))
+    path.rename(tmp_path / "other.safetensors")  # the page is about the file of the usual name
+    assert convert(tmp_path / "other.safetensors").header.preprocess == plain.preprocess
+
+
 # Where to write
 
 
@@ -640,3 +662,20 @@ def test_command_fails_with_one_sentence(sample, tmp_path, capsys, monkeypatch):
         assert text in message, (arguments, message)
         assert "Traceback" not in message
     assert sorted(p.name for p in tmp_path.iterdir()) == ["short.pth", "w.pth"]
+
+
+def test_the_page_says_what_the_formats_are():
+    """Rows of docs/convert.md are those of `--list`; a format that the page does not have yet is only named."""
+    import re
+    import warnings
+    from pathlib import Path
+
+    page = (Path(__file__).parent.parent / "docs" / "convert.md").read_text(encoding="utf-8")
+    rows = {row[0]: row for row in re.findall(r"^\| `([a-z0-9_]+)` \| (.+?) \| (`.+`) \|$", page, flags=re.M)}
+    assert rows
+    for name, about, models in rows.values():
+        assert name in FORMATS, f"docs/convert.md lists the format {name}, which is gone"
+        assert about == FORMATS[name].about, name
+        assert re.findall("`(.+?)`", models) == list(FORMATS[name].presets), name
+    if missing := [name for name in FORMATS if name not in rows]:
+        warnings.warn(f"docs/convert.md has no row for {', '.join(missing)}", stacklevel=1)

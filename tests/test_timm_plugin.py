@@ -26,8 +26,15 @@ SMALL = {
     "mixer_h14_224": {"img_size": (28, 42), "depth": 2, "dim": 24, "head_std": 0.02},
     "pool_nano": {"img_size": (32, 48)},
     "token_mlp_compact_nano": {"img_size": (32, 48)},
+    "identityformer_s12": {"img_size": (64, 96)},
+    "repmlp_cifar": {"img_size": (32, 64)},
 }
 """Models of several kinds, made small through their own keywords."""
+FAMILIES = (
+    *("repmlpnet_t224", "repmlp_res50_light_224", "ff_tiny_16_224", "attention_only_tiny_16_224", "amlp_ti16_224"),
+    *("eamlp_7_224", "t2t_ea_7_224", "t2t_vit_7_224", "randformer_s12", "metaformer_pppa_s12", "gmlp_ti16_224_paper"),
+)
+"""Of every family that timm lacks, one as it is."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -61,9 +68,9 @@ def test_every_preset_that_timm_lacks_is_registered_and_none_that_it_has(plugin)
 
 @pytest.mark.parametrize("name", SMALL)
 def test_timms_interface(name):
-    model = make(name, num_classes=7, in_chans=1, drop_path_rate=0.1, drop_rate=0.0).eval()
+    model = make(name, num_classes=7, in_chans=1, drop_path_rate=0.0, drop_rate=0.0, global_pool="").eval()
     x = batch(name, 1)
-    assert isinstance(model, mixwise.Backbone)
+    assert isinstance(model, mixwise.model.Model)
     with torch.no_grad():
         features = model.forward_features(x)
         pooled = model.forward_head(features, pre_logits=True)
@@ -78,6 +85,20 @@ def test_timms_interface(name):
         assert model.num_classes == 0
     bare = make(name, num_classes=0).eval()
     assert bare(batch(name)).shape == (2, bare.num_features)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_on_shapes(name):
+    with torch.device("meta"):
+        model = timm.create_model(name, num_classes=7).eval()
+        images = model.example(2)
+        assert model.forward_head(model.forward_features(images)).shape == (2, 7)
+        net = timm.create_model(name, features_only=True).eval()
+        maps = net(images)
+    assert net.feature_info.channels() == [m.shape[1] for m in maps]
+    assert net.feature_info.reduction() == [images.shape[2] // m.shape[2] for m in maps]
+    last = model.get_submodule(model.pretrained_cfg["classifier"])
+    assert last.out_features == 7
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -157,7 +157,7 @@ def convert(
     ]
     rows += [("checked", said) for said in made.checks] + [("note", said) for said in made.notes]
     _print_rows([*rows, ("written", _written(output))])
-    if header.classes and header.preprocess is not None:
+    if header.task == "classify" and header.classes and header.preprocess is not None:
         out.print(f"\nnext:  mixwise predict {output} IMAGES", highlight=False, markup=False)
 
 

@@ -103,9 +103,18 @@ def convert(
         raise MixwiseError(f"{path} is a mixwise file already; --to timm writes it for timm")
     notes: list[str] = []
     file = read_checkpoint(path)
+    name, tag = (None, "") if model is None else split_tag(model)
     found = beside(path)
-    name, tag = split_tag(model) if model is not None else (None if found is None else found.model, "")
-    form, config, averaged = _recognise(file, source, path, model=name, image=image, weights=weights, notes=notes)
+    if found is not None and name not in (None, found.model):
+        found = None
+    if found is not None and name is None:
+        name = found.model
+    try:
+        form, config, averaged = _recognise(file, source, path, model=name, image=image, weights=weights, notes=notes)
+    except MixwiseError as error:
+        if found is None or model is not None:
+            raise
+        raise MixwiseError(f"{error} (the model that {found.path} names)") from None
     state = _float32(form.tidy(_chosen(file, averaged)), notes)
     if config.form == "reparameterized":
         notes.append(f"the file has {WORDS[config.form]}; so has the result, which is not meant to be trained")
