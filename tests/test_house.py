@@ -22,6 +22,7 @@ LAYERS = [
     ["config"],
     ["norms", "folding"],
     ["layers"],
+    ["regrid"],
     ["stems", "positions", "heads"],
     ["mixers"],
     ["blocks", "model", "t2t"],
@@ -35,6 +36,7 @@ LAYERS = [
     ["training"],
     ["prediction"],
     ["reparameterization"],
+    ["resizing"],
     ["evaluation"],
     ["report"],
     ["trainer"],
@@ -69,8 +71,11 @@ def test_files_stay_small(path):
     limit = 80 if path.parent.name == "mixers" and path.stem in MIXERS else 300
     exceptions = {
         "mixers/attention.py": 90,
-        "mixers/repmlp.py": 140,
-        "mixers/spatial_gate.py": 140,
+        "mixers/feed_forward.py": 90,
+        "mixers/linear.py": 110,
+        "mixers/repmlp.py": 170,
+        "mixers/spatial_gate.py": 150,
+        "mixers/token_mlp.py": 105,
         "mixers/external_attention.py": 110,
     }
     assert lines <= exceptions.get(path.relative_to(SOURCE).as_posix(), limit)

@@ -161,6 +161,17 @@ class FoldsWrongly(LinearTokens):
         return other
 
 
+class ResizesWrongly(LinearTokens):
+    """A matrix that takes another grid for its own.
+
+    >>> 1
+    1
+    """
+
+    def resize(self, old, new, *, prefix=0, method="auto"):
+        return {}
+
+
 class LeaksPadding(Sound):
     """A mask that is taken and not looked at: strength, kind.
 
@@ -208,6 +219,7 @@ BROKEN = {
     "share memory": SharedMemory,
     "not restored by its state dict": ForgetsState,
     "another function after reparameterize": FoldsWrongly,
+    "does not have the weights that its options have": ResizesWrongly,
     "masked tokens influence": LeaksPadding,
     "bf16": broken(forward=forward(lambda self, y, x: ((y + 1e4) - 1e4) * (1 + self.weight))),
     "torch.compile fails": broken(forward=forward(lambda self, y, x: y if y.sum().item() < 1e9 else x)),

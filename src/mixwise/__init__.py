@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mixwise.models import list_models
     from mixwise.prediction import Prediction, Predictor
     from mixwise.reparameterization import Reparameterization, reparam
+    from mixwise.resizing import resize
     from mixwise.trainer import TrainResult, train
     from mixwise.weights import Header, create_model, info, load
     from mixwise.weights.convert import convert
@@ -42,6 +43,7 @@ _HOMES = {
     "load": "mixwise.weights",
     "register": "mixwise.mixers",
     "reparam": "mixwise.reparameterization",
+    "resize": "mixwise.resizing",
     "train": "mixwise.trainer",
 }
 
@@ -66,6 +68,7 @@ __all__ = [
     "load",
     "register",
     "reparam",
+    "resize",
     "train",
 ]
 

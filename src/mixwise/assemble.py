@@ -99,8 +99,10 @@ def build_positions(config: BackboneConfig, grid: Size) -> nn.Module | None:
         stored, stretch = config.position_grid or grid, config.position_grid is not None
         return LearnedPositions(dim, stored, prefix=own, skip=prefix - own, stretch=stretch)
     if config.positions == "sincos":
-        return SinCosPositions(dim, prefix=prefix)
-    return SinusoidPositions(dim) if config.positions == "sinusoid" else None
+        return SinCosPositions(dim, prefix=prefix, grid=config.position_grid)
+    if config.positions == "sinusoid":
+        return SinusoidPositions(dim, prefix=prefix, grid=config.position_grid)
+    return None
 
 
 def build_downsample(stage: StageConfig, dim: int, config: BackboneConfig) -> Stem | None:

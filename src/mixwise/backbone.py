@@ -5,7 +5,7 @@ A block is a short list of residual branches, each mixing either tokens or chann
     x = res_scale · x + drop_path(scale · f(norm(x), grid))
 """
 
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +24,7 @@ from mixwise.config import BackboneConfig, Size
 from mixwise.errors import UsageError
 from mixwise.layers import Grid, activation, image_view, norm, token_view
 from mixwise.mixers import Mixer
+from mixwise.mixers.base import ResizeMethod
 from mixwise.model import Model, register_architecture
 from mixwise.positions import LearnedPositions
 from mixwise.stems import Stem
@@ -173,6 +174,26 @@ class Backbone(Model):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.pool(self.features(images)))
+
+    def refit(self, image: Size, method: ResizeMethod) -> BackboneConfig:
+        """Every mixer by its own rule; learned positions interpolated, fixed ones measured on the grid they had."""
+        config = self.config
+        old, new = self.stem.grid(config.image), self.stem.grid(image)
+        changes: dict[str, Any] = {"image": image}
+        if isinstance(self.position, LearnedPositions):
+            self.position.resize(new)
+        elif self.position is not None:
+            origin = config.position_grid or old
+            changes["position_grid"] = None if origin == new else origin
+        stages = []
+        for stage, module in zip(config.stages, cast(list[Stage], self.stages), strict=True):
+            if module.downsample is not None:
+                old, new = module.downsample.grid(old), module.downsample.grid(new)
+            if module.position is not None:
+                module.position.resize(new)
+            stages.append(module.refit(stage, old, new, prefix=self.prefix, method=method))
+        changes["stages"] = stages
+        return type(config).parse(config.model_dump() | changes)
 
     def fold(self) -> None:
         """Batch norms and affine maps into the layers beside them, layer scales, activations' factors, mixers.

@@ -1,10 +1,14 @@
 """Residual branches, blocks of branches, stages of blocks."""
 
+from typing import Any, cast
+
 import torch
 from torch import Tensor, nn
 
+from mixwise.config import Size, StageConfig
 from mixwise.folding import absorb_after, absorb_before
 from mixwise.layers import DropPath, Grid, Mixing, image_view, token_view
+from mixwise.mixers.base import Mixer, ResizeMethod
 from mixwise.norms import NoNorm, Norm
 from mixwise.positions import LearnedPositions
 from mixwise.stems import Stem
@@ -97,3 +101,13 @@ class Stage(nn.Module):
         for block in self.blocks:
             x = block(x, grid)
         return x, grid
+
+    def refit(self, config: StageConfig, old: Size, new: Size, *, prefix: int, method: ResizeMethod) -> dict[str, Any]:
+        """Carry every mixer to another grid in place; the stage's config with the options that it now needs."""
+        data = config.model_dump()
+        for block in self.blocks if old != new else ():
+            for branch, settings in zip(cast(Block, block), data["branches"], strict=True):
+                if isinstance(branch.mixer, Mixer):
+                    changes = branch.mixer.resize(old, new, prefix=prefix, method=method)
+                    settings["options"] = settings["options"] | changes
+        return data

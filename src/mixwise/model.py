@@ -7,8 +7,9 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from mixwise.config import ModelConfig, VisionConfig
+from mixwise.config import ModelConfig, Size, VisionConfig
 from mixwise.errors import UsageError, unknown
+from mixwise.mixers.base import ResizeMethod
 
 
 class Model(nn.Module):
@@ -55,6 +56,15 @@ class Model(nn.Module):
     def fold(self) -> None:
         """Fold what algebra allows, in place; how a fresh model gets the shape of a re-parameterised one too."""
         raise NotImplementedError
+
+    def refit(self, image: Size, method: ResizeMethod) -> ModelConfig:
+        """Carry the weights to another image size, in place; returns the config that they now fit.
+
+        `mixwise.resize` is the way to call it. Here: for models of images whose weights do not depend on the size.
+        """
+        if not isinstance(self.config, VisionConfig):
+            raise UsageError(f"{self.config.name} is no model of images and has no image size")
+        return self.config.model_copy(update={"image": image})
 
 
 M = TypeVar("M", bound=type[Model])

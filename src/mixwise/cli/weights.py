@@ -1,7 +1,7 @@
-"""The verbs about models and their files: info, reparam, list, convert."""
+"""The verbs about models and their files: info, reparam, resize, list, convert."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 from rich.table import Table
@@ -59,6 +59,29 @@ def reparam(
         f"largest |Δ|: {report.noise:.1e} on noise, {report.pictures:.1e} on {report.pictures_compared} pictures "
         f"(largest output {report.largest:.3g}); same first class: {report.same_top1:.1%}\n"
         f"written to {output}\nnext: mixwise predict {output} IMAGES",
+        highlight=False,
+        markup=False,
+    )
+
+
+@app.command()
+def resize(
+    model: Model,
+    image_size: Annotated[str, typer.Option(metavar="HxW", help="Height x width in pixels, or one side.")],
+    output: Annotated[Path, typer.Option("--out", "-o", help="The .safetensors file to write.")],
+    method: Annotated[str, typer.Option(help="auto, smooth (interpolate) or expand (the papers' copies).")] = "auto",
+    images: Annotated[Path | None, typer.Option(help="Pictures to measure on; default: digits.")] = None,
+) -> None:
+    """Carry a model's weights to another image size, and say how much its answers move on real pictures."""
+    from mixwise.resizing import parse_size, resize_file
+
+    made = resize_file(model, output, parse_size(image_size), method=cast(Any, method), images=images)
+    config, (before, after) = made.header.config, (f"{n / 1e6:.2f} M" for n in made.parameters)
+    out.print(
+        f"{config.name}: {made.before[0]}×{made.before[1]} → {made.after[0]}×{made.after[1]} pixels, "
+        f"{before} → {after} parameters\n"
+        f"on {made.pictures} pictures ({made.source}): same top-1 {made.same:.1%}, "
+        f"mean |Δ logit| {made.change:.3g} where logits have a standard deviation of {made.spread:.3g}\n{output}",
         highlight=False,
         markup=False,
     )
@@ -133,6 +156,7 @@ def convert(
             raise UsageError(f"--to writes the model as it is, without {wrong}")
         _convert_back(checkpoint, output, to, force)
         return
+    from mixwise.resizing import parse_size
     from mixwise.weights import convert as run
     from mixwise.weights.names import read_labels
 
@@ -141,7 +165,7 @@ def convert(
         output,
         model=model,
         source=source,
-        image=None if image_size is None else _size(image_size),
+        image=None if image_size is None else parse_size(image_size),
         new_head=new_head,
         weights=weights,
         classes=() if labels is None else read_labels(labels),
@@ -195,14 +219,6 @@ def _about(form: str) -> str:
 
 def _written(path: Path) -> str:
     return f"{path}, {path.expanduser().stat().st_size / 1e6:.1f} MB"
-
-
-def _size(text: str) -> tuple[int, int]:
-    """Pixels: 224, or 192x256 (height × width)."""
-    parts = text.lower().replace("×", "x").split("x")
-    if len(parts) > 2 or not all(part.isdecimal() and int(part) for part in parts):
-        raise UsageError(f"--image-size takes one number, or HEIGHTxWIDTH such as 192x256; got {text!r}")
-    return int(parts[0]), int(parts[-1])
 
 
 def _print_rows(rows: list[tuple[str, str]]) -> None:

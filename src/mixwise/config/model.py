@@ -96,7 +96,7 @@ class BackboneConfig(VisionConfig):
     positions: Literal["none", "learned", "sincos", "sinusoid"] = "none"
     """learned: one vector per token. sincos: fixed, rows and columns. sinusoid: fixed, along the tokens in order."""
     position_grid: Size | None = None
-    """Grid of the learned positions, stretched bilinearly to the tokens at run time; None: the tokens' own."""
+    """Grid of the positions, stretched to the tokens at run time (sincos exactly, else bilinearly); None: their own."""
     prefix_positions: bool = True
     """Whether class and distillation token have a learned position too."""
     position_dropout: float = Field(default=0.0, ge=0, lt=1)
@@ -145,8 +145,8 @@ class BackboneConfig(VisionConfig):
             raise ValueError("distill_token, pool='prefix' and head='distilled' belong together")
         if self.prefix and len(self.stages) > 1:
             raise ValueError("a class token cannot pass a downsampling: use one stage, or class_token=false")
-        if self.position_grid is not None and self.positions != "learned":
-            raise ValueError("position_grid belongs to positions='learned'")
+        if self.position_grid is not None and self.positions == "none":
+            raise ValueError("position_grid belongs to positions, and positions is 'none'")
         if any(b.norm_bias is False and (b.norm or self.norm) == "none" for s in self.stages for b in s.branches):
             raise ValueError("norm_bias belongs to a norm, and norm is 'none'")
         return self

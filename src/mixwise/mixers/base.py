@@ -2,12 +2,15 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from torch import Tensor
 
 from mixwise.errors import UsageError, unknown
 from mixwise.layers import Grid, Mixing
+
+ResizeMethod = Literal["auto", "smooth", "expand"]
+"""How weights go to another grid; see `Mixer.resize`."""
 
 
 class Mixer(Mixing):
@@ -46,6 +49,22 @@ class Mixer(Mixing):
         if any(p.dim() > 1 for p in self.parameters()):
             raise UsageError(f"{type(self).__name__} starts in its own way: leave the model's init at 'own'")
         return []
+
+    def resize(self, old: Grid, new: Grid, *, prefix: int = 0, method: ResizeMethod = "auto") -> dict[str, Any]:
+        """Carry the weights to tokens on another grid, in place.
+
+        Args:
+            old, new: grids (h, w), different.
+            prefix: class tokens in front, which keep their weights.
+            method: "smooth" interpolates, to any grid; "expand" lets the weights work on each sub-image of the old
+                size, on multiples of the old grid, and raises `UsageError` where that has no meaning; "auto" is the
+                mixer's own choice, stated in its docstring.
+
+        Returns: the options that the mixer must now be built with, where they differ.
+        """
+        if self.fixed_grid:
+            raise UsageError(f"{type(self).__name__} has weights for {old} tokens and no rule for {new}")
+        return {}
 
 
 def positive(option: str, value: float | None) -> None:

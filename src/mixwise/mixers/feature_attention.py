@@ -1,11 +1,15 @@
 """Attention over the feature axis: the other half of the attention-only control."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
+from mixwise.errors import UsageError
 from mixwise.layers import Grid, token_linear
-from mixwise.mixers.base import Mixer, register
+from mixwise.mixers.base import Mixer, ResizeMethod, register
 from mixwise.mixers.feed_forward import TokenAxisNorm
+from mixwise.regrid import distribute, embed, interpolate
 
 
 @register("feature_attention")
@@ -16,6 +20,9 @@ class FeatureAttention(Mixer):
 
     That is one-head attention on x^T, written without a transpose; norm_n is the norm of `feed_forward`.
     Source: Melas-Kyriazi, "Do You Even Need Attention?", arXiv 2105.02723, section 4, attention-only control.
+
+    Another grid: "smooth" (auto) distributes what W read, interpolates norm, what Wo writes and b, and embeds Q, K and
+    V with the dot products that they had; Q takes the sqrt(new n / n) of the denominator. "expand" is refused.
 
     Differs from the paper: the control was never released. Norm over tokens and one head (197 tokens are prime) are
     what its 4.0 M parameters allow.
@@ -53,3 +60,21 @@ class FeatureAttention(Mixer):
         q, k, v = token_linear(self.norm(x), self.qkv, self.qkv_bias).chunk(3, dim=1)
         attention = (torch.bmm(k.transpose(1, 2), q) * x.shape[1] ** -0.5).softmax(dim=1)
         return token_linear(torch.bmm(v, attention), self.out, self.out_bias)
+
+    @torch.no_grad()
+    def resize(self, old: Grid, new: Grid, *, prefix: int = 0, method: ResizeMethod = "auto") -> dict[str, Any]:
+        if method == "expand":
+            raise UsageError("feature_attention: its norm runs over all tokens, so it cannot be expanded: use 'smooth'")
+        n = self.out.shape[0]
+        self.norm.resize(old, new, prefix=prefix)
+        self.out.data = interpolate(embed(self.out, 1, old, new, prefix=prefix), 0, old, new, prefix=prefix)
+        self.out_bias.data = interpolate(self.out_bias, 0, old, new, prefix=prefix)
+        read = distribute(self.qkv, 1, old, new, prefix=prefix).chunk(3)
+        self.qkv.data = self._embedded(read, n, old, new, prefix)
+        if self.qkv_bias is not None:
+            self.qkv_bias.data = self._embedded(self.qkv_bias.chunk(3), n, old, new, prefix)
+        return {}
+
+    def _embedded(self, qkv: tuple[Tensor, ...], n: int, old: Grid, new: Grid, prefix: int) -> Tensor:
+        q, k, v = (embed(x, 0, old, new, prefix=prefix) for x in qkv)
+        return torch.cat([q * (q.shape[0] / n) ** 0.5, k, v])

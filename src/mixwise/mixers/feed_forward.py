@@ -1,13 +1,15 @@
 """The token half of the feed-forward-only model."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from mixwise.errors import UsageError
 from mixwise.layers import Grid, check_tokens
-from mixwise.mixers.base import positive, register
+from mixwise.mixers.base import ResizeMethod, positive, register
 from mixwise.mixers.token_mlp import TokenMLP
+from mixwise.regrid import interpolate
 
 
 class TokenAxisNorm(nn.Module):
@@ -24,6 +26,12 @@ class TokenAxisNorm(nn.Module):
         var, mean = torch.var_mean(x, dim=1, keepdim=True, correction=0)
         return torch.addcmul(self.bias[:, None], (x - mean) * (var + self.eps).rsqrt(), self.weight[:, None])
 
+    @torch.no_grad()
+    def resize(self, old: Grid, new: Grid, *, prefix: int) -> None:
+        """Interpolate scale and shift to another grid, in place; those of class tokens stay."""
+        for parameter in (self.weight, self.bias):
+            parameter.data = interpolate(parameter, 0, old, new, prefix=prefix)
+
 
 @register("feed_forward")
 class FeedForward(TokenMLP):
@@ -34,6 +42,9 @@ class FeedForward(TokenMLP):
     Source: Melas-Kyriazi, "Do You Even Need Attention?", arXiv 2105.02723, section 3. Unlike in MLP-Mixer the norm runs
     over tokens and belongs to the weights, so the scale and the shift of a norm in front are lost in it: papers put
     none there.
+
+    Another grid: "smooth" (auto) as in `token_mlp`, norm interpolated; hidden stays, so `ratio` becomes hidden / new n.
+    "expand" is refused: the norm runs over all tokens, so no sub-image is alone.
 
     Differs from the paper: nothing.
 
@@ -69,3 +80,10 @@ class FeedForward(TokenMLP):
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         return super().forward(self.norm(x), grid)
+
+    def resize(self, old: Grid, new: Grid, *, prefix: int = 0, method: ResizeMethod = "auto") -> dict[str, Any]:
+        if method == "expand":
+            raise UsageError("feed_forward: its norm runs over all tokens, so it cannot be expanded: use 'smooth'")
+        super().resize(old, new, prefix=prefix, method=method)
+        self.norm.resize(old, new, prefix=prefix)
+        return {"ratio": self.b1.shape[0] / self.b2.shape[0]}

@@ -1,10 +1,13 @@
 """The cross-patch layer of ResMLP."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from mixwise.layers import Grid, token_linear
-from mixwise.mixers.base import Mixer, register
+from mixwise.mixers.base import Mixer, ResizeMethod, register
+from mixwise.regrid import copies, interpolate, placed, recentre, sub_images
 
 
 @register("linear")
@@ -15,6 +18,9 @@ class Linear(Mixer):
 
     Source: Touvron et al., "ResMLP", arXiv 2105.03404, section 2, equation 2; the affine in front and the layer scale
     behind belong to the skeleton (norm="affine", layer_scale).
+
+    Another grid: "smooth" (auto) stretches each row of A as a filter around its own token, such that interpolated
+    tokens get the interpolated answer, and interpolates a. "expand" on K times the grid: A and a on each sub-image.
 
     Differs from the paper: nothing.
 
@@ -46,6 +52,10 @@ class Linear(Mixer):
     def fold_around(self, scale: Tensor, shift: Tensor | None, after: Tensor | None) -> tuple[Mixer, Tensor | None]:
         return FusedLinear(self, scale, shift, torch.ones_like(scale) if after is None else after), None
 
+    def resize(self, old: Grid, new: Grid, *, prefix: int = 0, method: ResizeMethod = "auto") -> dict[str, Any]:
+        resize_matrix(self.weight, self.bias, old, new, prefix=prefix, method=method)
+        return {}
+
 
 class FusedLinear(Mixer):
     """`Linear` between a shift and two factors per channel, for inference.
@@ -72,3 +82,19 @@ class FusedLinear(Mixer):
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         return torch.addcmul(self.bias, token_linear(x, self.weight), self.factor)
+
+
+@torch.no_grad()
+def resize_matrix(
+    weight: nn.Parameter, bias: nn.Parameter | None, old: Grid, new: Grid, *, prefix: int, method: ResizeMethod
+) -> None:
+    """The rule of `Linear` for a matrix (n, n) and a bias (n,), in place."""
+    if method == "expand":
+        index = sub_images(old, new, prefix=prefix)
+        weight.data = placed(copies(weight, index).flatten(0, 1), index)
+        if bias is not None:
+            bias.data = placed(bias.repeat(len(index)), index)
+        return
+    weight.data = recentre(weight, old, new, prefix=prefix)
+    if bias is not None:
+        bias.data = interpolate(bias, 0, old, new, prefix=prefix)

@@ -1,15 +1,24 @@
 """The RepMLPNet block: share-set matrices with local convolutions to train, the matrices alone to run."""
 
 import copy
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from mixwise.errors import UsageError, unknown
 from mixwise.layers import Grid, check_tokens
-from mixwise.mixers.base import Mixer, positive, register
-from mixwise.mixers.repmlp_parts import GlobalPerceptron, LocalPerceptron, SetNorm, shared_linear, unwindows, windows
+from mixwise.mixers.base import Mixer, ResizeMethod, positive, register
+from mixwise.mixers.repmlp_parts import (
+    GlobalPerceptron,
+    LocalPerceptron,
+    SetNorm,
+    new_window,
+    shared_linear,
+    unwindows,
+    windows,
+)
+from mixwise.regrid import interpolate, recentre
 
 
 def _default_sets(dim: int) -> int:
@@ -24,6 +33,9 @@ class RepMLP(Mixer):
 
     Global, channel and local perceptron. Source: Ding et al., "RepMLPNet", arXiv 2112.11081, section 3. Norms and
     convolutions are affine in evaluation, so `reparameterize` folds them into W_s exactly.
+
+    Another grid: auto keeps the windows where they tile it ("expand", the authors' way) and else stretches them with it
+    ("smooth"): rows of W_s as in `linear`; gate, norms and convolutions stay.
 
     Differs from the paper: nothing. The authors' code returns results to wrong windows and channels where there are
     several windows and S < c; here they return to where they came from (`order`).
@@ -89,6 +101,10 @@ class RepMLP(Mixer):
         return self.gate(x) * unwindows(y, grid, self.part, self.scrambled)
 
     @torch.no_grad()
+    def resize(self, old: Grid, new: Grid, *, prefix: int = 0, method: ResizeMethod = "auto") -> dict[str, Any]:
+        return _resize(self, new_window(self.part, old, new, method), new)
+
+    @torch.no_grad()
     def reparameterize(self) -> Mixer:
         """`FusedRepMLP`, equal to this module in evaluation with its present statistics; folded in float64."""
         scale, bias = self.norm.scale_shift()
@@ -123,3 +139,18 @@ class FusedRepMLP(Mixer):
             check_tokens(x, self.weight.shape[1])
         y = shared_linear(windows(x, grid, self.part), self.weight, self.bias)
         return self.gate(x) * unwindows(y, grid, self.part, self.scrambled)
+
+    @torch.no_grad()
+    def resize(self, old: Grid, new: Grid, *, prefix: int = 0, method: ResizeMethod = "auto") -> dict[str, Any]:
+        part = new_window(self.part, old, new, method)
+        if part != self.part:
+            self.bias.data = interpolate(self.bias, 1, self.part, part)
+        return _resize(self, part, new)
+
+
+def _resize(mixer: RepMLP | FusedRepMLP, part: Grid, grid: Grid) -> dict[str, Any]:
+    """The matrices for windows `part` of a grid, in place, and the option that says so."""
+    if part != mixer.part:
+        mixer.weight.data = recentre(mixer.weight, mixer.part, part)
+    mixer.part, mixer.fixed_grid = part, mixer.fixed_grid and part == grid
+    return {} if mixer.fixed_grid else {"partition": part}

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from mixwise.errors import UsageError
 from mixwise.layers import Grid, TokenBatchNorm, image_view, token_view
+from mixwise.mixers.base import ResizeMethod
 
 
 def windows(x: Tensor, grid: Grid, part: Grid) -> Tensor:
@@ -30,6 +31,19 @@ def unwindows(x: Tensor, grid: Grid, part: Grid, scrambled: int = 0) -> Tensor:
         x = rows.permute(0, 2, 3, 1, 4).reshape(x.shape)
     x = x.unflatten(1, (part[0], part[1])).unflatten(0, (-1, *across))
     return x.transpose(2, 3).flatten(1, 4)
+
+
+def new_window(part: Grid, old: Grid, new: Grid, method: ResizeMethod) -> Grid:
+    """The windows for another grid: the old ones where they tile it ("auto", "expand"), else as many as there were."""
+    tiles = all(side % p == 0 for side, p in zip(new, part, strict=True))
+    if method == "expand" and not tiles:
+        raise UsageError(f"repmlp: windows of {part[0]}×{part[1]} tokens do not tile the grid {new}: use 'smooth'")
+    if method != "smooth" and tiles:
+        return part
+    counts = [side // p for side, p in zip(old, part, strict=True)]
+    if any(side % count for side, count in zip(new, counts, strict=True)):
+        raise UsageError(f"repmlp: the grid {new} cannot be cut into {counts[0]}×{counts[1]} windows, as {old} was")
+    return tuple(side // count for side, count in zip(new, counts, strict=True))
 
 
 def shared_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

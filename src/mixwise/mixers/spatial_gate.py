@@ -1,6 +1,6 @@
 """The gMLP block: a channel MLP with a spatial gating unit in its middle."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from mixwise.errors import UsageError, unknown
 from mixwise.layers import Grid, activation, check_tokens, gelu_form, token_linear
-from mixwise.mixers.base import Mixer, positive, register
+from mixwise.mixers.base import Mixer, ResizeMethod, positive, register
+from mixwise.mixers.linear import resize_matrix
 
 
 class TinyAttention(nn.Module):
@@ -33,6 +34,9 @@ class SpatialGate(Mixer):
 
     Source: Liu et al., "Pay Attention to MLPs", arXiv 2105.08050, sections 2 and 2.1; the gates of table 3. A gate
     starts as u ⊙ 1 (W near zero, b one), an added one as u + 0; a linear one starts with W of variance 1/n.
+
+    Another grid: W and b by the rule of `linear`, for "smooth" (auto) and "expand". Toeplitz and causal gates are for
+    text and are refused.
 
     Differs from the paper: V has no bias by default; the paper's vision models have ratio=6 and out_bias=True.
 
@@ -134,3 +138,9 @@ class SpatialGate(Mixer):
         elif self.gate == "add":
             v = u + v
         return self.fc2(v)
+
+    def resize(self, old: Grid, new: Grid, *, prefix: int = 0, method: ResizeMethod = "auto") -> dict[str, Any]:
+        if self.weight.dim() == 1 or self.causal:
+            raise UsageError("spatial_gate: toeplitz and causal gates belong to sequences and have no rule for a grid")
+        resize_matrix(self.weight, self.bias, old, new, prefix=prefix, method=method)
+        return {}

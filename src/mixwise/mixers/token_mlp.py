@@ -1,6 +1,6 @@
 """The token-mixing MLP of MLP-Mixer."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from mixwise.errors import UsageError
 from mixwise.layers import Grid, activation, check_rate, gate, token_linear
-from mixwise.mixers.base import Mixer, positive, register
+from mixwise.mixers.base import Mixer, ResizeMethod, positive, register
+from mixwise.regrid import copies, distribute, interpolate, placed, sub_images
 
 
 @register("token_mlp")
@@ -19,6 +20,10 @@ class TokenMLP(Mixer):
 
     Source: Tolstikhin et al., "MLP-Mixer", arXiv 2105.01601, section 2, equation 1. `hidden` is D_S, in the paper
     always half the width.
+
+    Another grid: "smooth" (auto) reads W1 as filters over the image and W2 as what they draw, distributed and
+    interpolated, hidden stays. "expand", the paper's appendix C on K times the grid: one copy per sub-image, each at
+    the row-major places of its own tokens, and K² hidden.
 
     Differs from the paper: nothing. Google's code has the tanh form of GELU, timm the erf form: `act` names it.
 
@@ -75,3 +80,17 @@ class TokenMLP(Mixer):
         z = token_linear(x, self.w1, self.b1)
         z = F.dropout(gate(z, self.act, dim=1) if self.gated else self.act(z), self.dropout, self.training)
         return F.dropout(token_linear(z, self.w2, self.b2), self.dropout, self.training)
+
+    @torch.no_grad()
+    def resize(self, old: Grid, new: Grid, *, prefix: int = 0, method: ResizeMethod = "auto") -> dict[str, Any]:
+        if method != "expand":
+            self.w1.data = distribute(self.w1, 1, old, new, prefix=prefix)
+            self.w2.data, self.b2.data = (interpolate(x, 0, old, new, prefix=prefix) for x in (self.w2, self.b2))
+            return {}
+        index = sub_images(old, new, prefix=prefix)
+        halves, parts = 2 if self.gated else 1, len(index)
+        self.w1.data = copies(self.w1.unflatten(0, (halves, -1)), index).flatten(0, 2)
+        self.b1.data = self.b1.view(halves, 1, -1).repeat(1, parts, 1).flatten()
+        self.w2.data = copies(self.w2.t(), index).flatten(0, 1).t().contiguous()
+        self.b2.data = placed(self.b2.repeat(parts), index)
+        return {"hidden": self.b1.shape[0]}

@@ -5,9 +5,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from mixwise.backbone import Features
-from mixwise.config import Size, VisionConfig
+from mixwise.config import ModelConfig, Size, VisionConfig
 from mixwise.errors import UsageError
 from mixwise.layers import token_view
+from mixwise.mixers.base import ResizeMethod
 from mixwise.model import Model
 
 
@@ -100,6 +101,12 @@ class MapModel(Model):
     @torch.no_grad()
     def fold(self) -> None:
         fold(self)
+
+    def refit(self, image: Size, method: ResizeMethod) -> ModelConfig:
+        """As of any model, but one whose weights belong to a size has no rule for another."""
+        if self.fixed_size:
+            raise UsageError(f"{self.config.name} has weights for its image size alone, and no rule for another")
+        return super().refit(image, method)
 
     def _check(self, images: Tensor) -> None:
         config = self.config

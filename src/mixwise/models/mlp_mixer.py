@@ -21,6 +21,9 @@ The JFT weights were never released. gmixer is an experiment of timm: both MLPs 
 Differs: Google's code has the tanh form of GELU, timm and these presets the erf form (`gelu="tanh"` names the other;
 the converter of Google's `.npz` sets it). Stochastic depth rises linearly as in the paper; timm's is constant. The head
 starts at zero, as in Google's code and timm's (`head_std`).
+
+Another resolution: `mixwise.resize`. The paper's expansion of the token MLP (appendix C, which no public code has) is
+method="expand"; the default interpolates it. docs/resolution.md compares them.
 """
 
 from typing import Any, Literal

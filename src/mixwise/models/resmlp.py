@@ -19,6 +19,8 @@ What the authors' code calls B24 has patch 8 (`resmlp_big_24_224`, timm's name);
 
 Differs: the paper's equations have a shift behind each branch, its listing and both codes only the factor γ; so has
 this. γ of the 12-layer models starts at 0.1 as the authors have it; timm has 1e-4 (`layer_scale`).
+
+Another resolution: the paper has no rule; `mixwise.resize` stretches the rows as filters (docs/resolution.md).
 """
 
 from typing import Any

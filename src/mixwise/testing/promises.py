@@ -227,6 +227,23 @@ def check_reparameterize(case: Case) -> None:
     case.hold(all(getattr(folded, t) == getattr(module, t) for t in traits), "has other traits after reparameterize()")
 
 
+def check_resize(case: Case) -> None:
+    """`resize` gives what its options build on the other grid, for any grid or with a sentence why not."""
+    module, grid = case.module(), (case.grid[0] + 2, case.grid[1] + 1)
+    tokens = grid[0] * grid[1]
+    x = case.input(tokens=tokens)
+    try:
+        changes = module.resize(case.grid, grid)
+    except UsageError:
+        case.hold(_refuses(lambda: module(x, grid)), "refuses another grid in resize() and takes it in forward()")
+        return
+    other = case.cls(case.dim, tokens, grid, **{**case.options, **changes}).double().eval()
+    fits = {k: t.shape for k, t in module.state_dict().items()} == {k: t.shape for k, t in other.state_dict().items()}
+    case.hold(fits, "does not have the weights that its options have on the other grid after resize()")
+    other.load_state_dict(module.state_dict())
+    case.hold(torch.equal(other(x, grid), module(x, grid)), "is another function than its options say after resize()")
+
+
 def check_mask(case: Case) -> None:
     """Where forward takes a mask (b, n): masked tokens are as good as absent, and nothing becomes NaN."""
     module, x = case.module(), case.input()
@@ -256,6 +273,7 @@ PROMISES: tuple[Callable[[Case], None], ...] = (
     check_state,
     check_precision,
     check_reparameterize,
+    check_resize,
     check_mask,
     check_compile,
     check_export,
