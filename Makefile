@@ -38,7 +38,7 @@ run: $(VENV)/installed
 	@echo "  open $(RUN)/report.html             curves, confusion matrix, worst mistakes"
 
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .

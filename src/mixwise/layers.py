@@ -30,8 +30,12 @@ def image_view(x: Tensor, grid: Grid) -> Tensor:
 
 
 def token_view(x: Tensor) -> Tensor:
-    """A map (b, c, h, w) as tokens (b, h·w, c); no copy where the map is channels-last."""
-    return x.flatten(2).transpose(1, 2)
+    """A map (b, c, h, w) as contiguous tokens (b, h·w, c); no copy where the map is channels-last.
+
+    Contiguous, because a sum takes the layout of its first operand: one transposed map, as convolutions give for a
+    batch of one, would make every later layer of the residual stream copy.
+    """
+    return x.flatten(2).transpose(1, 2).contiguous()
 
 
 def check_tokens(x: Tensor, tokens: int) -> None:

@@ -44,7 +44,8 @@ def compact(
     Args:
         mixer: name of the token mixer of the last stages.
         size: nano, tiny or small.
-        patch: stride of the stem; None: 4, or 2 and 1 for pictures below 96 and 24 pixels; with 3 stages below 40.
+        patch: stride of the stem; None: 4, but 2 for pictures of 41 to 95 pixels and 1 below 24. Pictures of up to 40
+            pixels have three stages.
         options: the mixer's own options.
     """
     depths, dims, rate = SCALES[size]
@@ -52,7 +53,7 @@ def compact(
     side = min(image)
     stages = 4 if side > 40 else 3
     if patch is None:
-        step = 4 if side >= 96 else 2 if side >= 24 else 1
+        step = 1 if side < 24 else 2 if 40 < side < 96 else 4
         patch = (step, step)
     local = BranchConfig(mixer="local_mlp")
     mixing = BranchConfig(mixer=mixer, options=options or {})
