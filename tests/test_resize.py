@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 import mixwise
 from mixwise import MixwiseError, UsageError, create_model, resize
 from mixwise.cli import app, main
-from mixwise.config import BackboneConfig, BranchConfig, StageConfig, VisionConfig
-from mixwise.mixers import MIXERS, Mixer, keyword_options, mixer_class
-from mixwise.model import build
+from mixwise.config import BackboneConfig, BranchConfig, ModelConfig, StageConfig, VisionConfig
+from mixwise.mixers import MIXERS, Mixer, mixer_class
+from mixwise.model import ARCHITECTURES, Model, build
 from mixwise.models.registry import PRESETS, model_config
 from mixwise.positions import LearnedPositions, SinCosPositions, SinusoidPositions
 from mixwise.regrid import _cubic, distribute, embed, interpolate, recentre, sub_images
@@ -148,26 +148,42 @@ def refused(model, size):
 
 @pytest.mark.parametrize("name", families())
 def test_every_family_of_presets_resizes(name):
-    """A block a stage, four tokens by three in the last: to a multiple and to no multiple."""
+    """One block a stage, 4 × 2 tokens in the last: to a multiple and to none. Other architectures: or refused."""
     config = model_config(name)
-    if not isinstance(config, VisionConfig):
-        with pytest.raises(UsageError, match="no model of images"):
-            resize(build(config), 64)
+    if not isinstance(config, BackboneConfig):
+        with torch.device("meta"):
+            size = (2 * config.image[0], 3 * config.image[1]) if isinstance(config, VisionConfig) else (64, 64)
+            model = build(config)
+            assert refused(model, size) or resize(model, size).config.image == size
         return
-    assert isinstance(config, BackboneConfig) or "image" in keyword_options(PRESETS[name])
-    if isinstance(config, BackboneConfig):
-        stride = [p * math.prod(s.stride[i] for s in config.stages[1:]) for i, p in enumerate(config.patch)]
-        small = model_config(name, image=(4 * stride[0], 2 * stride[1]))
-        stages = tuple(s.model_copy(update={"depth": 1}) for s in small.stages)
-        config = small.model_copy(update={"stages": stages})
-        sizes = [(8 * stride[0], 4 * stride[1]), (6 * stride[0], 3 * stride[1])]
-    else:
-        sizes = [(2 * config.image[0], 2 * config.image[1])]
-    model = lively(build(config)).eval()
-    for size in sizes:
-        if isinstance(config, BackboneConfig) or not refused(model, size):
-            with torch.no_grad():
-                assert resize(model, size)(torch.randn(1, config.channels, *size)).isfinite().all()
+    stride = [p * math.prod(s.stride[i] for s in config.stages[1:]) for i, p in enumerate(config.patch)]
+    small = model_config(name, image=(4 * stride[0], 2 * stride[1]))
+    stages = tuple(s.model_copy(update={"depth": 1}) for s in small.stages)
+    model = lively(build(small.model_copy(update={"stages": stages}))).eval()
+    for size in [(8 * stride[0], 4 * stride[1]), (6 * stride[0], 3 * stride[1])]:
+        with torch.no_grad():
+            assert resize(model, size)(torch.randn(1, config.channels, *size)).isfinite().all()
+
+
+def test_other_architectures_resize_where_no_weight_depends_on_the_size(monkeypatch):
+    class Plain(VisionConfig):
+        kind: str = "plain"
+        tied: bool = False
+
+    class Network(Model):
+        def __init__(self, config):
+            super().__init__()
+            self.config = config
+            self.layer = nn.Linear(config.image[0] if config.tied else 3, 2)
+
+    monkeypatch.setitem(ARCHITECTURES, "plain", (Plain, Network))
+    assert resize(Network(Plain(image=8)), (9, 7)).config.image == (9, 7)
+    with pytest.raises(MixwiseError, match="no rule for another"):
+        resize(Network(Plain(image=8, tied=True)), (9, 7))
+    text = Network(Plain())
+    text.config = ModelConfig(kind="text", name="reader")
+    with pytest.raises(UsageError, match="reader is no model of images"):
+        resize(text, 64)
 
 
 def smooth_weights(value, grid):
