@@ -42,7 +42,8 @@ def fails(capsys, monkeypatch, *arguments: object) -> tuple[int, str]:
     return int(stop.value.code or 0), capsys.readouterr().err
 
 
-def test_predict_table_has_a_row_for_the_bad_file(run, pictures):
+def test_predict_table_has_a_row_for_the_bad_file(run, pictures, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")  # long temporary paths would be folded
     text = call("predict", run, pictures, code=1)
     assert "broken é.png" in text
     assert text.count(".png") >= 6
