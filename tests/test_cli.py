@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from mixwise import train
 from mixwise.cli import app, main
+from mixwise.cli.shared import out
 from mixwise.data import export_builtin
 
 RUNNER = CliRunner()
@@ -43,7 +44,7 @@ def fails(capsys, monkeypatch, *arguments: object) -> tuple[int, str]:
 
 
 def test_predict_table_has_a_row_for_the_bad_file(run, pictures, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "300")  # long temporary paths would be folded
+    monkeypatch.setattr(out, "width", 300)  # long temporary paths would be folded
     text = call("predict", run, pictures, code=1)
     assert "broken é.png" in text
     assert text.count(".png") >= 6
