@@ -178,7 +178,7 @@ def test_other_architectures_resize_where_no_weight_depends_on_the_size(monkeypa
 
     monkeypatch.setitem(ARCHITECTURES, "plain", (Plain, Network))
     assert resize(Network(Plain(image=8)), (9, 7)).config.image == (9, 7)
-    with pytest.raises(MixwiseError, match="no rule for another"):
+    with pytest.raises(MixwiseError, match=r"no rule for 9×7: layer\.weight does not fit"):
         resize(Network(Plain(image=8, tied=True)), (9, 7))
     text = Network(Plain())
     text.config = ModelConfig(kind="text", name="reader")
@@ -235,15 +235,23 @@ def test_class_token_models_resize():
 
 
 @pytest.mark.parametrize("layout", ["pyramid", "isotropic"])
-def test_a_reparameterized_model_resizes(layout):
+@pytest.mark.parametrize("mixer", ["repmlp", "linear"])
+def test_a_reparameterized_model_resizes(mixer, layout):
+    """First folded or first resized: the same, where weights and folded summands follow one rule."""
     torch.manual_seed(0)
-    model = lively(house("repmlp", layout)).eval()
-    x = torch.randn(2, 3, 64, 64)
-    fused_then, then_fused = resize(model.reparameterize(), 64), resize(model, 64).reparameterize()
-    assert torch.allclose(fused_then(x), then_fused(x), atol=1e-4)
+    model = lively(house(mixer, layout, norm="affine" if mixer == "linear" else "batch")).eval()
+    for size in [(64, 64)] if mixer == "repmlp" else [(64, 64), (48, 56), (24, 20)]:
+        x = torch.randn(2, 3, *size)
+        fused_then, then_fused = resize(model.reparameterize(), size), resize(model, size).reparameterize()
+        assert torch.allclose(fused_then(x), then_fused(x), atol=1e-4)
     other = resize(model.reparameterize(), (48, 64))
     assert other.config.form == "reparameterized"
     assert other(torch.randn(2, 3, 48, 64)).isfinite().all()
+    with pytest.raises(UsageError, match="re-parameterised"):
+        other.train()
+    if mixer == "linear":
+        x, (fused, expanded) = torch.randn(2, 3, 64, 64), (model.reparameterize(), resize(model, 64, method="expand"))
+        assert torch.allclose(resize(fused, 64, method="expand")(x), expanded.eval()(x), atol=1e-4)
 
 
 # --- rules ------------------------------------------------------------------------------------------------------------

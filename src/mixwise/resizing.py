@@ -1,6 +1,7 @@
 """`mixwise resize`: a model at another image size, with its weights carried over."""
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -53,10 +54,17 @@ def resize(model: Model | str | Path, image: Size | int, *, method: ResizeMethod
     state = fitted.state_dict()
     with torch.random.fork_rng(devices=[]):
         made = build(config)
-    try:
-        made.load_state_dict(state, assign=True)
-    except RuntimeError as error:
-        raise MixwiseError(f"{config.name} has weights for its image size and no rule for another: {error}") from None
+    wanted = {name: tensor.shape for name, tensor in made.state_dict().items()}
+    wrong = sorted(
+        name for name in wanted.keys() | state.keys() if name not in state or state[name].shape != wanted.get(name)
+    )
+    if wrong:
+        raise MixwiseError(
+            f"{config.name} has weights for its own image size and no rule for {size[0]}×{size[1]}: "
+            f"{wrong[0]} does not fit, and {len(wrong) - 1} more"
+        )
+    made.load_state_dict(state, assign=True)
+    made.trainable_when_fused = source.trainable_when_fused
     for fresh, old in zip(made.parameters(), source.parameters(), strict=True):
         fresh.requires_grad_(old.requires_grad)
     return made.to(next(source.parameters()).device).train(source.training)
@@ -102,7 +110,7 @@ def resize_file(
     image: Size | int,
     *,
     method: ResizeMethod = "auto",
-    images: str | Path | None = None,
+    images: Sequence[str] | None = None,
     pictures: int = PICTURES,
 ) -> Resized:
     """Resize a model file, measure on pictures how its answers move, and write it.
@@ -111,7 +119,7 @@ def resize_file(
         model: a run folder or a `.safetensors` file.
         out: the file to write. Its header says the new size and forgets what was measured at the old one.
         image, method: as in `resize`.
-        images: a folder of pictures, or one; None: the built-in digits.
+        images: files or folders to compare on; None: the built-in digits.
         pictures: at most so many, evenly spread over what there is.
 
     Raises `MixwiseError` where the resized model gives numbers that are not finite; then nothing is written.
@@ -138,7 +146,7 @@ def resize_file(
         before=before.image,
         after=made.config.image,
         parameters=(_count(source), _count(made)),
-        source="built-in digits" if images is None else str(images),
+        source="built-in digits" if images is None else ", ".join(images),
         pictures=len(items),
         same=float((old.argmax(1) == new.argmax(1)).double().mean()),
         change=float((old - new).abs().mean()),
@@ -158,12 +166,12 @@ def answers(model: Model, items: Items, pre: Preprocess, *, batch_size: int = 32
     return torch.cat(rows)
 
 
-def _items(images: str | Path | None, count: int) -> Items:
+def _items(images: Sequence[str] | None, count: int) -> Items:
     if images is None:
         found = builtin("digits").splits["test"]
         kept = _spread(len(found), count)
         return Items(tuple(found.sources[i] for i in kept), found.labels[kept], tuple(found.names[i] for i in kept))
-    paths = find_images([images])
+    paths = find_images(images)
     names = tuple(paths[i] for i in _spread(len(paths), count))
     return Items(names, np.zeros(len(names), dtype=np.int64), names)
 

@@ -1,7 +1,7 @@
 """The verbs about models and their files: info, reparam, resize, list, convert."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.table import Table
@@ -69,13 +69,15 @@ def resize(
     model: Model,
     image_size: Annotated[str, typer.Option(metavar="HxW", help="Height x width in pixels, or one side.")],
     output: Annotated[Path, typer.Option("--out", "-o", help="The .safetensors file to write.")],
-    method: Annotated[str, typer.Option(help="auto, smooth (interpolate) or expand (the papers' copies).")] = "auto",
-    images: Annotated[Path | None, typer.Option(help="Pictures to measure on; default: digits.")] = None,
+    method: Annotated[
+        Literal["auto", "smooth", "expand"], typer.Option(help="smooth interpolates, expand makes the papers' copies.")
+    ] = "auto",
+    images: Annotated[list[str] | None, typer.Option(help="What to compare on; default: digits.")] = None,
 ) -> None:
     """Carry a model's weights to another image size, and say how much its answers move on real pictures."""
     from mixwise.resizing import parse_size, resize_file
 
-    made = resize_file(model, output, parse_size(image_size), method=cast(Any, method), images=images)
+    made = resize_file(model, output, parse_size(image_size), method=method, images=images)
     config, (before, after) = made.header.config, (f"{n / 1e6:.2f} M" for n in made.parameters)
     out.print(
         f"{config.name}: {made.before[0]}×{made.before[1]} → {made.after[0]}×{made.after[1]} pixels, "

@@ -83,17 +83,21 @@ class FusedLinear(Mixer):
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         return torch.addcmul(self.bias, token_linear(x, self.weight), self.factor)
 
+    def resize(self, old: Grid, new: Grid, *, prefix: int = 0, method: ResizeMethod = "auto") -> dict[str, Any]:
+        resize_matrix(self.weight, self.bias, old, new, prefix=prefix, method=method)
+        return {}
+
 
 @torch.no_grad()
 def resize_matrix(
     weight: nn.Parameter, bias: nn.Parameter | None, old: Grid, new: Grid, *, prefix: int, method: ResizeMethod
 ) -> None:
-    """The rule of `Linear` for a matrix (n, n) and a bias (n,), in place."""
+    """The rule of `Linear` for a matrix (n, n) and a bias (n,) or (n, c), in place."""
     if method == "expand":
         index = sub_images(old, new, prefix=prefix)
         weight.data = placed(copies(weight, index).flatten(0, 1), index)
         if bias is not None:
-            bias.data = placed(bias.repeat(len(index)), index)
+            bias.data = placed(torch.cat([bias] * len(index)), index)
         return
     weight.data = recentre(weight, old, new, prefix=prefix)
     if bias is not None:
