@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mixwise.blocks import Branch
-from mixwise.layers import TokenBatchNorm
 from mixwise.mixers import Mixer
 from mixwise.models import create_model, model_config
+from mixwise.norms import TokenBatchNorm
 from mixwise.weights.mapping import FORMATS, to_foreign
 
 AUTHORS = "authors' form"

@@ -7,8 +7,8 @@ from torch import nn
 from mixwise import UsageError, create_model
 from mixwise.backbone import Backbone, Branch
 from mixwise.config import BackboneConfig
-from mixwise.layers import TokenBatchNorm
 from mixwise.mixers import MIXERS
+from mixwise.norms import TokenBatchNorm
 from mixwise.weights import Header, load_file, save, weights_hash
 
 SHAPES = {

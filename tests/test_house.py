@@ -35,6 +35,7 @@ LAYERS = [
     ["data"],
     ["training"],
     ["prediction"],
+    ["comparison"],
     ["reparameterization"],
     ["resizing"],
     ["evaluation"],

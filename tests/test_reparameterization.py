@@ -5,9 +5,9 @@ import torch
 
 import mixwise
 from mixwise import MixwiseError, UsageError, create_model
-from mixwise.layers import Affine, TokenBatchNorm
 from mixwise.mixers import MIXERS
 from mixwise.model import build
+from mixwise.norms import Affine, TokenBatchNorm
 from mixwise.reparameterization import reparam
 from mixwise.weights import Header, info, load, save
 from testing_weights import lively

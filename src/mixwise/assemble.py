@@ -10,8 +10,9 @@ from mixwise.blocks import Block, Branch
 from mixwise.config import BackboneConfig, BranchConfig, Size, StageConfig
 from mixwise.errors import UsageError, unknown
 from mixwise.heads import HEADS
-from mixwise.layers import CHANNEL_MIXERS, ChannelMixer, DropPath, Grid, norm
+from mixwise.layers import CHANNEL_MIXERS, ChannelMixer, DropPath, Grid
 from mixwise.mixers import MIXERS, Mixer, keyword_options
+from mixwise.norms import norm
 from mixwise.positions import LearnedPositions, SinCosPositions, SinusoidPositions
 from mixwise.stems import STEMS, ConvNormAct, PatchStem, Stem
 

@@ -22,10 +22,11 @@ from mixwise.assemble import (
 from mixwise.blocks import Branch, Stage
 from mixwise.config import BackboneConfig, Size
 from mixwise.errors import UsageError
-from mixwise.layers import Grid, activation, image_view, norm, token_view
+from mixwise.layers import Grid, activation, image_view, token_view
 from mixwise.mixers import Mixer
 from mixwise.mixers.base import ResizeMethod
-from mixwise.model import Model, register_architecture
+from mixwise.model import Model, image_size, refuse_size, register_architecture
+from mixwise.norms import norm
 from mixwise.positions import LearnedPositions
 from mixwise.stems import Stem
 
@@ -92,20 +93,11 @@ class Backbone(Model):
         return any(not m.stretch for m in learned) or any(m.fixed_grid for m in mixers)
 
     def _check(self, images: Tensor) -> None:
-        config = self.config
-        if images.dim() != 4 or images.shape[1] != config.channels:
-            raise UsageError(
-                f"{config.name} takes images (b, {config.channels}, h, w), got a tensor of shape {tuple(images.shape)}"
-            )
-        size = (int(images.shape[2]), int(images.shape[3]))
+        config, size = self.config, image_size(self.config, images)
         if size == config.image:
             return
         if self.fixed_size:
-            h, w = config.image
-            raise UsageError(
-                f"{config.name} has weights for {h}×{w} pixels and was given {size[0]}×{size[1]}; the size that works "
-                f"is {h}×{w} (create the model with image=({size[0]}, {size[1]}) to train it at the other)"
-            )
+            refuse_size(config, size)
         step = self.size_step()
         if any(s % m or s == 0 for s, m in zip(size, step, strict=True)):
             low = tuple(max(1, s // m) * m for s, m in zip(size, step, strict=True))

@@ -13,10 +13,7 @@ from torch import Tensor, nn
 
 from mixwise.errors import UsageError, unknown
 from mixwise.folding import absorb_after, absorb_before
-from mixwise.norms import Affine as Affine
-from mixwise.norms import GroupNorm1 as GroupNorm1
 from mixwise.norms import NoNorm, Norm, TokenBatchNorm, make_norm
-from mixwise.norms import norm as norm
 
 Grid = tuple[int, ...]
 """How the tokens lie: (h, w) for an image, (n,) for a sequence or a set of points."""

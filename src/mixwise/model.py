@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -65,6 +65,24 @@ class Model(nn.Module):
         if not isinstance(self.config, VisionConfig):
             raise UsageError(f"{self.config.name} is no model of images and has no image size")
         return self.config.model_copy(update={"image": image})
+
+
+def image_size(config: VisionConfig, images: Tensor) -> Size:
+    """(height, width) of images (b, channels, h, w); `UsageError` where they have another form."""
+    if images.dim() != 4 or images.shape[1] != config.channels:
+        raise UsageError(
+            f"{config.name} takes images (b, {config.channels}, h, w), got a tensor of shape {tuple(images.shape)}"
+        )
+    return int(images.shape[2]), int(images.shape[3])
+
+
+def refuse_size(config: VisionConfig, size: Size) -> NoReturn:
+    """The sentence of a model whose weights belong to one image size."""
+    h, w = config.image
+    raise UsageError(
+        f"{config.name} has weights for {h}×{w} pixels and was given {size[0]}×{size[1]}; the size that works is "
+        f"{h}×{w} (create the model with image=({size[0]}, {size[1]}) to train it at the other)"
+    )
 
 
 M = TypeVar("M", bound=type[Model])

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from mixwise.errors import UsageError, unknown
 
@@ -55,6 +56,16 @@ class GroupNorm1(Norm):
         return Split(_double(self.weight), _double(self.bias), rest)
 
 
+def scale_shift(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
+    """What a batch norm of any shape does in evaluation: a factor and a summand per channel, float64."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    scale = (norm.running_var.double() + norm.eps).rsqrt()
+    scale = scale if norm.weight is None else scale * norm.weight.double()
+    shift = -norm.running_mean.double() * scale
+    return scale, shift if norm.bias is None else shift + norm.bias.double()
+
+
 class TokenBatchNorm(nn.BatchNorm1d, Norm):
     """Batch norm per channel over batch and tokens, for tokens (b, n, c).
 
@@ -72,12 +83,7 @@ class TokenBatchNorm(nn.BatchNorm1d, Norm):
         return super().forward(x.transpose(1, 2).unsqueeze(-1)).squeeze(-1).transpose(1, 2)
 
     def split(self) -> Split:
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        scale = (self.running_var.double() + self.eps).rsqrt()
-        scale = scale if self.weight is None else scale * self.weight.double()
-        shift = -self.running_mean.double() * scale
-        return Split(scale, shift if self.bias is None else shift + self.bias.double(), NoNorm())
+        return Split(*scale_shift(self), NoNorm())
 
     def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() != 4:

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mixwise.config import Preprocess, VisionConfig
-from mixwise.data import BUILTIN, Items, builtin, decode, evaluation_transform
+from mixwise.comparison import prepared, preprocessing, some_pictures
+from mixwise.config import VisionConfig
 from mixwise.errors import MixwiseError, UsageError
-from mixwise.layers import Affine, TokenBatchNorm
 from mixwise.model import Model
-from mixwise.prediction import find_images
+from mixwise.norms import Affine, TokenBatchNorm
 from mixwise.weights import load_file, resolve, save
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 2e-2}
@@ -58,7 +57,7 @@ def reparam(
         model: run folder or `.safetensors`.
         out: the file to write; its header says form = reparameterized, and it loads only in that form.
         images: files or folders to compare on; None: the built-in digits, drawn to the model's size.
-        limit: how many pictures at most.
+        limit: how many pictures at most, evenly spread.
         repeats: timings of each form.
 
     Raises `MixwiseError` where the outputs differ by more than rounding (`TOLERANCE`); then nothing is written.
@@ -69,8 +68,8 @@ def reparam(
     if not isinstance(loaded.config, VisionConfig):
         raise UsageError(f"{loaded.config.name} does not take images, so there is nothing to compare it on")
     fused = loaded.reparameterize()
-    pre = header.preprocess or _plain(loaded.config)
-    report = compare(loaded, fused, _pictures(pre, images, limit), repeats=repeats)
+    pictures = torch.cat(prepared(some_pictures(images, limit), preprocessing(header, loaded.config)))
+    report = compare(loaded, fused, pictures, repeats=repeats)
     dtype = next(loaded.parameters()).dtype
     gap = max(report.noise, report.pictures)
     if not gap <= TOLERANCE[dtype] * report.largest:
@@ -128,21 +127,3 @@ def _interleaved(models: tuple[Model, Model], x: Tensor, repeats: int) -> list[f
             if turn >= 2:
                 times.append(1000 * (time.perf_counter() - start))
     return [statistics.median(times) for times in found]
-
-
-def _plain(config: VisionConfig) -> Preprocess:
-    half = (0.5,) * config.channels
-    return Preprocess.parse({"image": config.image, "channels": config.channels, "mean": half, "std": half})
-
-
-def _pictures(pre: Preprocess, images: list[str] | None, limit: int) -> Tensor:
-    """Normalised pictures for a comparison (b, c, h, w)."""
-    if images is None:
-        items: Items = builtin(next(iter(BUILTIN))).splits["val"]
-        sources: list[Any] = list(items.sources[:limit])
-    else:
-        sources = list(find_images(images))[:limit]
-    transform = evaluation_transform(pre)
-    return torch.stack(
-        [transform(decode(source, channels=pre.channels, background=pre.background)) for source in sources]
-    )

@@ -6,16 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from mixwise.config import Preprocess, Size, VisionConfig, pair
-from mixwise.data import ImageDataset, Items, builtin, evaluation_transform, loader
+from mixwise.comparison import answers, preprocessing, some_pictures
+from mixwise.config import Size, VisionConfig, pair
 from mixwise.errors import MixwiseError, UsageError, unknown
 from mixwise.mixers.base import ResizeMethod
 from mixwise.model import Model, build
-from mixwise.prediction import find_images
 from mixwise.weights import Header, load_file, resolve, save
 
 PICTURES = 128
@@ -129,11 +126,9 @@ def resize_file(
     if not isinstance(made.config, VisionConfig):
         raise UsageError(f"{made.config.name} is no model of images and has no image size")
     before = cast(VisionConfig, source.config)
-    channels = before.channels
-    neutral = {"channels": channels, "mean": (0.5,) * channels, "std": (0.5,) * channels}
-    pre = header.preprocess or Preprocess.parse({"image": before.image} | neutral)
+    pre = preprocessing(header, before)
     larger = pre.model_copy(update={"image": made.config.image})
-    items = _items(images, pictures)
+    items = some_pictures(images, pictures)
     old, new = answers(source, items, pre), answers(made, items, larger)
     if not bool(new.isfinite().all()):
         raise MixwiseError(f"{before.name} at the new size gives infinite or undefined numbers; nothing was written")
@@ -152,32 +147,6 @@ def resize_file(
         change=float((old - new).abs().mean()),
         spread=float(old.std()),
     )
-
-
-def answers(model: Model, items: Items, pre: Preprocess, *, batch_size: int = 32) -> Tensor:
-    """What a model of images says about pictures, (n, classes) in float32; of an answer per place, the mean."""
-    dataset = ImageDataset(items, pre, evaluation_transform(pre), train=False)
-    dtype = next(model.parameters()).dtype
-    rows = []
-    with torch.inference_mode():
-        for batch, _, _ in loader(dataset, batch_size, train=False, workers=0):
-            answer = model(batch.to(dtype)).float()
-            rows.append(answer if answer.dim() == 2 else answer.flatten(2).mean(dim=2))
-    return torch.cat(rows)
-
-
-def _items(images: Sequence[str] | None, count: int) -> Items:
-    if images is None:
-        found = builtin("digits").splits["test"]
-        kept = _spread(len(found), count)
-        return Items(tuple(found.sources[i] for i in kept), found.labels[kept], tuple(found.names[i] for i in kept))
-    paths = find_images(images)
-    names = tuple(paths[i] for i in _spread(len(paths), count))
-    return Items(names, np.zeros(len(names), dtype=np.int64), names)
-
-
-def _spread(total: int, count: int) -> list[int]:
-    return [i * total // min(count, total) for i in range(min(count, total))]
 
 
 def _count(model: Any) -> int:

@@ -5,10 +5,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from mixwise.errors import UsageError
-from mixwise.layers import GroupNorm1
 from mixwise.model import build
 from mixwise.models import create_model, model_config
 from mixwise.models.poolformer import VARIANTS
+from mixwise.norms import GroupNorm1
 from mixwise.weights.convert import convert
 from mixwise.weights.mapping import FORMATS, to_foreign
 from testing_weights import lively

@@ -18,6 +18,7 @@ from mixwise.mixers.repmlp_parts import (
     unwindows,
     windows,
 )
+from mixwise.norms import scale_shift
 from mixwise.regrid import interpolate, recentre
 
 
@@ -107,7 +108,7 @@ class RepMLP(Mixer):
     @torch.no_grad()
     def reparameterize(self) -> Mixer:
         """`FusedRepMLP`, equal to this module in evaluation with its present statistics; folded in float64."""
-        scale, bias = self.norm.scale_shift()
+        scale, bias = scale_shift(self.norm)
         weight = self.weight.double() * scale[:, None, None]
         for local in self.local:
             matrix, shift = cast(LocalPerceptron, local).matrix_shift(self.part)

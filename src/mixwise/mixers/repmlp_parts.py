@@ -5,8 +5,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mixwise.errors import UsageError
-from mixwise.layers import Grid, TokenBatchNorm, image_view, token_view
+from mixwise.layers import Grid, image_view, token_view
 from mixwise.mixers.base import ResizeMethod
+from mixwise.norms import TokenBatchNorm, scale_shift
 
 
 def windows(x: Tensor, grid: Grid, part: Grid) -> Tensor:
@@ -88,13 +89,6 @@ class SetNorm(TokenBatchNorm):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.reshape(x.shape[0], -1, self.num_features)).reshape(x.shape)
 
-    def scale_shift(self) -> tuple[Tensor, Tensor]:
-        """What it does in evaluation: a scale and a shift per set, float64."""
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        scale = self.weight.double() / (self.running_var.double() + self.eps).sqrt()
-        return scale, self.bias.double() - self.running_mean.double() * scale
-
 
 class LocalPerceptron(nn.Module):
     """A k × k convolution per channel inside each window, its kernel shared like the matrices, and its batch norm."""
@@ -111,5 +105,5 @@ class LocalPerceptron(nn.Module):
 
     def matrix_shift(self, part: Grid) -> tuple[Tensor, Tensor]:
         """What it does in evaluation: matrices (S, hw, hw) and a shift per set, float64."""
-        scale, shift = self.norm.scale_shift()
+        scale, shift = scale_shift(self.norm)
         return conv_matrix(self.conv.weight[:, 0].double() * scale[:, None, None], part), shift

@@ -31,11 +31,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mixwise.config import EANetConfig, Size
-from mixwise.errors import UsageError
-from mixwise.folding import absorb_after
 from mixwise.layers import image_view, token_view
 from mixwise.mixers.external_attention import ExternalAttention
-from mixwise.model import Model, register_architecture
+from mixwise.model import Model, image_size, register_architecture
+from mixwise.models.maps import ConvNorm, fold
 from mixwise.models.registry import register_variants
 
 PLANS = {
@@ -43,30 +42,6 @@ PLANS = {
     16: ((1, 1, (1,)), (2, 1, (1,)), (2, 1, (1,)), (1, 2, (1, 2, 4))),
 }
 """Stride, dilation and multi-grid factors of the four stages by output stride."""
-
-
-class ConvNorm(nn.Module):
-    """A convolution that keeps the size (over its stride), and batch norm: (b, inputs, h, w) → (b, outputs, …)."""
-
-    def __init__(self, inputs: int, outputs: int, kernel: int, *, stride: int = 1, dilation: int = 1) -> None:
-        super().__init__()
-        padding = dilation * (kernel // 2)
-        self.conv = nn.Conv2d(inputs, outputs, kernel, stride, padding, dilation, bias=False)
-        self.norm: nn.Module = nn.BatchNorm2d(outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.conv(x))
-
-    def scale_shift(self) -> tuple[Tensor, Tensor]:
-        """What the norm does in evaluation, per channel, in float64."""
-        n: Any = self.norm
-        scale = n.weight.double() / (n.running_var.double() + n.eps).sqrt()
-        return scale, n.bias.double() - n.running_mean.double() * scale
-
-    def fold(self) -> None:
-        """The norm into the convolution, in place."""
-        absorb_after(self.conv, *self.scale_shift())
-        self.norm = nn.Identity()
 
 
 class Bottleneck(nn.Module):
@@ -111,10 +86,9 @@ class ExternalAttentionBlock(nn.Module):
         query: Any = self.query
         out: Any = self.out
         key, value = self.attention.key, self.attention.value
-        scale, shift = out.scale_shift()
-        read = out.conv.weight[:, :, 0, 0].double() @ value.weight.double()
+        kernel, shift = out.kernel_shift()
         key.weight.copy_((key.weight.double() @ query.weight[:, :, 0, 0].double()).to(key.weight.dtype))
-        value.weight.copy_((read * scale[:, None]).to(value.weight.dtype))
+        value.weight.copy_((kernel[:, :, 0, 0] @ value.weight.double()).to(value.weight.dtype))
         value.bias = nn.Parameter(shift.to(value.weight.dtype))
         self.query, self.out = nn.Identity(), nn.Identity()
 
@@ -154,11 +128,7 @@ class EANet(Model):
 
     def features(self, images: Tensor) -> Tensor:
         """Images (b, channels, h, w) → the backbone's map (b, 32 · width, h / output stride, …), rounded up."""
-        if images.dim() != 4 or images.shape[1] != self.config.channels:
-            raise UsageError(
-                f"{self.config.name} takes images (b, {self.config.channels}, h, w), "
-                f"got a tensor of shape {tuple(images.shape)}"
-            )
+        image_size(self.config, images)
         return self.stages(self.stem(images.contiguous(memory_format=torch.channels_last)))
 
     def forward(self, images: Tensor) -> Tensor:
@@ -171,9 +141,7 @@ class EANet(Model):
     def fold(self) -> None:
         """Every batch norm into the convolution before it, and the block's 1 × 1 convolutions into its memories."""
         self.block.fold()
-        for module in self.modules():
-            if isinstance(module, ConvNorm):
-                module.fold()
+        fold(self)
 
 
 def _stage(inputs: int, width: int, depth: int, stride: int, rate: int, grids: tuple[int, ...]) -> nn.Sequential:

@@ -38,11 +38,12 @@ from torch import Tensor, nn
 from mixwise.blocks import Branch
 from mixwise.config import GMLPTextConfig
 from mixwise.errors import UsageError, unknown
-from mixwise.layers import DropPath, Grid, gelu_form, norm
+from mixwise.layers import DropPath, Grid, gelu_form
 from mixwise.mixers import keyword_options
 from mixwise.mixers.spatial_gate import SpatialGate
 from mixwise.model import Model, register_architecture
 from mixwise.models.registry import register_variants
+from mixwise.norms import norm
 
 
 class TextGate(SpatialGate):

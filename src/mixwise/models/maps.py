@@ -2,14 +2,14 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from mixwise.backbone import Features
 from mixwise.config import ModelConfig, Size, VisionConfig
 from mixwise.errors import UsageError
 from mixwise.layers import token_view
 from mixwise.mixers.base import ResizeMethod
-from mixwise.model import Model
+from mixwise.model import Model, image_size, refuse_size
+from mixwise.norms import scale_shift
 
 
 class Foldable(nn.Module):
@@ -29,20 +29,15 @@ def fold(module: nn.Module) -> None:
             fold(child)
 
 
-def scale_shift(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
-    """What a batch norm does in evaluation: a scale and a shift per channel, float64."""
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
-    scale = norm.weight.double() / (norm.running_var.double() + norm.eps).sqrt()
-    return scale, norm.bias.double() - norm.running_mean.double() * scale
-
-
 class ConvNorm(Foldable):
-    """norm(conv(x)) on maps (b, c, h, w): a convolution without a bias, padded by k//2, and its batch norm."""
+    """norm(conv(x)) on maps (b, c, h, w): a convolution without a bias, padded to keep the size, and its batch norm."""
 
-    def __init__(self, dim: int, out: int, kernel: int = 1, *, stride: int = 1, groups: int = 1) -> None:
+    def __init__(
+        self, dim: int, out: int, kernel: int = 1, *, stride: int = 1, dilation: int = 1, groups: int = 1
+    ) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(dim, out, kernel, stride, kernel // 2, groups=groups, bias=False)
+        padding = dilation * (kernel // 2)
+        self.conv = nn.Conv2d(dim, out, kernel, stride, padding, dilation, groups, bias=False)
         self.norm = nn.BatchNorm2d(out)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -64,7 +59,8 @@ class ConvNorm(Foldable):
                 conv.kernel_size,  # type: ignore[arg-type]
                 conv.stride,  # type: ignore[arg-type]
                 conv.padding,  # type: ignore[arg-type]
-                groups=conv.groups,
+                conv.dilation,  # type: ignore[arg-type]
+                conv.groups,
             )
         one.weight = nn.Parameter(kernel.to(conv.weight.dtype))
         one.bias = nn.Parameter(shift.to(conv.weight.dtype))
@@ -109,18 +105,9 @@ class MapModel(Model):
         return super().refit(image, method)
 
     def _check(self, images: Tensor) -> None:
-        config = self.config
-        if images.dim() != 4 or images.shape[1] != config.channels:
-            raise UsageError(
-                f"{config.name} takes images (b, {config.channels}, h, w), got a tensor of shape {tuple(images.shape)}"
-            )
-        size: Size = (int(images.shape[2]), int(images.shape[3]))
-        if self.fixed_size and size != config.image:
-            h, w = config.image
-            raise UsageError(
-                f"{config.name} has weights for {h}×{w} pixels and was given {size[0]}×{size[1]}; the size that works "
-                f"is {h}×{w} (create the model with image=({size[0]}, {size[1]}) to train it at the other)"
-            )
+        size = image_size(self.config, images)
+        if self.fixed_size and size != self.config.image:
+            refuse_size(self.config, size)
 
     def pyramid(self, images: Tensor) -> list[Tensor]:
         """Images → one map (b, c, h, w) per stage, finest first."""

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 from mixwise.config import RepMLPBlockConfig, Size
 from mixwise.errors import UsageError
-from mixwise.layers import TokenBatchNorm
 from mixwise.mixers.repmlp_parts import conv_matrix
-from mixwise.models.maps import ConvNorm, Foldable, scale_shift
+from mixwise.models.maps import ConvNorm, Foldable
+from mixwise.norms import TokenBatchNorm, scale_shift
 
 
 def map_windows(x: Tensor, window: Size) -> Tensor:
