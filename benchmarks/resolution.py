@@ -25,6 +25,7 @@ from mixwise.device import Precision
 from mixwise.mixers import MIXERS
 from mixwise.model import Model, build
 from mixwise.models import create_model
+from mixwise.tasks import task
 from mixwise.training.choose import plan
 from mixwise.training.loop import fit
 
@@ -60,6 +61,7 @@ class Bench:
             loader(pictures, 32, train=True, seed=self.seed, workers=0),
             loader(few, 32, train=False, workers=0),
             recipe,
+            task=task("classify"),
             classes=len(self.catalog.classes),
             seed=self.seed,
             device="cpu",

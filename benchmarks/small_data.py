@@ -27,6 +27,7 @@ from torch import nn
 from mixwise.config import Train
 from mixwise.data import ImageDataset, evaluation_transform, loader, training_transform
 from mixwise.device import choose_device, choose_precision
+from mixwise.tasks import task
 from mixwise.training.choose import plan
 from mixwise.training.loop import fit, validation_interval
 from mixwise.training.module import Trainable
@@ -76,6 +77,7 @@ def run(name: str, config: Train, loaders: tuple, epochs: int, interval: int, ve
         make(name, config),
         *loaders,
         config.recipe.model_copy(update={"epochs": epochs}),
+        task=task(config.task),
         classes=len(config.classes),
         seed=config.seed,
         device=device,

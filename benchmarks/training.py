@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from mixwise.backbone import Backbone
 from mixwise.config import BackboneConfig, BranchConfig, Optimizer, Recipe, StageConfig
 from mixwise.device import Precision, has_native_bf16
+from mixwise.tasks import task
 from mixwise.training.loop import fit
 from mixwise.training.optim import adamw
 
@@ -124,7 +125,8 @@ def loop_overhead(batch: int, repeats: int, batches: int = 8) -> None:
 
     def whole() -> None:
         one = DataLoader(Repeated(images[:1], target[:1], 1), batch_size=None)
-        fit(mixer_s16(), data, one, recipe, classes=1000, seed=0, device="cpu", precision=precision)
+        settings = {"task": task("classify"), "classes": 1000, "seed": 0, "device": "cpu", "precision": precision}
+        fit(mixer_s16(), data, one, recipe, **settings)
 
     seconds = interleaved({"bare": bare, "whole": whole}, repeats)
     print(f"\nloop, mixer_s16 at batch {batch}, {batches} steps, {precision.name}, median of {repeats}")

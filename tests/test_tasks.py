@@ -5,6 +5,8 @@ import pytest
 import torch
 from sklearn import metrics
 
+from mixwise.errors import UsageError
+from mixwise.tasks import TASKS, task
 from mixwise.tasks.classify import loss, score
 
 
@@ -49,3 +51,35 @@ def test_loss_takes_indices_and_probabilities(answers):
     logits, target = answers
     soft = torch.nn.functional.one_hot(target, 7).float()
     assert torch.allclose(loss(logits, target, smoothing=0.1), loss(logits, soft, smoothing=0.1))
+
+
+def labelled(name, generator):
+    if name == "classify":
+        return torch.randint(5, (40,), generator=generator)
+    return torch.randint(2, (40, 5), generator=generator).float() * torch.tensor([1, 1, 1, 1, 0])
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_meter_in_batches_equals_score(name):
+    generator = torch.Generator().manual_seed(1)
+    logits, target = torch.randn(40, 5, generator=generator), labelled(name, generator)
+    meter = task(name).meter(5)
+    for rows in torch.arange(40).split(16):
+        meter.update(logits[rows], task(name).truth(target[rows]))
+    got = task(name).score(task(name).probabilities(logits), target, tuple("abcde"))
+    assert 0 < got.value < 1
+    assert float(meter.compute()) == pytest.approx(got.value)
+    assert got.loss == pytest.approx(float(task(name).loss(logits, target)), abs=1e-5)
+
+
+def test_mean_average_precision_is_that_of_sklearn_over_labels_that_occur():
+    generator = torch.Generator().manual_seed(2)
+    logits, target = torch.randn(40, 5, generator=generator), labelled("multilabel", generator)
+    got = task("multilabel").score(logits.sigmoid(), target, tuple("abcde"))
+    assert got.value == pytest.approx(metrics.average_precision_score(target[:, :4], logits[:, :4], average="macro"))
+    assert np.isnan(got.labels[4].average_precision)
+
+
+def test_unknown_task_names_the_nearest():
+    with pytest.raises(UsageError, match="multilabel"):
+        task("multi-label")

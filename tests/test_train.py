@@ -54,7 +54,7 @@ def test_run_folder_is_complete(unbroken):
     assert rows[-1]["ema_val_accuracy"]
     header = info(unbroken.run)
     assert header.classes == tuple("0123456789")
-    assert header.metrics["val_accuracy"] == unbroken.accuracy
+    assert header.metrics["val_accuracy"] == unbroken.value
     assert header.epoch == unbroken.epoch
     assert run.read_config().recipe.epochs == 3
     assert list((unbroken.run / "tensorboard").glob("events*"))

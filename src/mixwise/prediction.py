@@ -13,6 +13,7 @@ from torch import Tensor
 from mixwise.data import IMAGE_EXTENSIONS, BadImage, decode, evaluation_transform
 from mixwise.device import choose_device
 from mixwise.errors import MixwiseError, UsageError
+from mixwise.tasks import TASKS, task
 from mixwise.weights import load_file, resolve
 
 
@@ -47,11 +48,12 @@ class Predictor:
     def __init__(self, path: str | Path, *, device: str = "auto") -> None:
         file = resolve(path)
         self.model, self.header = load_file(file)
-        if self.header.task != "classify":
+        if self.header.task not in TASKS:
             name = self.header.config.name
             raise UsageError(f"{file} holds {name}, a model to {self.header.task} images, and this is for classifiers")
         if self.header.preprocess is None or not self.header.classes:
             raise MixwiseError(f"{file} carries no preprocessing and class names, so it cannot read pictures")
+        self.task = task(self.header.task)
         self.preprocess = self.header.preprocess
         self.classes = self.header.classes
         self.device = torch.device(choose_device(device))
@@ -90,7 +92,7 @@ class Predictor:
     def probabilities(self, batch: Tensor) -> Tensor:
         """Normalised images (b, c, h, w) → probabilities (b, classes) in float32."""
         with torch.inference_mode():
-            return self.model(batch.to(self.device)).float().softmax(dim=1).cpu()
+            return self.task.probabilities(self.model(batch.to(self.device))).cpu()
 
     def _answer(self, waiting: list[tuple[str, Tensor | str]], topk: int) -> Iterator[Prediction]:
         good = [item for _, item in waiting if isinstance(item, Tensor)]

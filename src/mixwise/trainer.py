@@ -17,7 +17,7 @@ from mixwise.evaluation import answer
 from mixwise.model import Model
 from mixwise.prediction import Predictor
 from mixwise.report.run import write_report
-from mixwise.tasks.classify import Scores, score
+from mixwise.tasks import Scores, task
 from mixwise.training.choose import fingerprint, plan
 from mixwise.training.keep import Keeper
 from mixwise.training.loop import fit, quieten, validation_interval
@@ -36,8 +36,10 @@ class TrainResult:
 
     run: Path
     """The run folder; every other verb takes it."""
-    accuracy: float
-    """Best top-1 on the validation pictures, a share of 1."""
+    metric: str
+    """What the best weights were chosen by: accuracy, or mAP with several labels a picture."""
+    value: float
+    """The best `metric` on the validation pictures, a share of 1."""
     epoch: int
     """The epoch it was reached in."""
     weights: str
@@ -162,7 +164,9 @@ def _run(run: Run, prepared: Prepared, console: Console, state: Path | None = No
     _announce(console, prepared)
 
     def header() -> Header:
-        return Header(config=model.config, classes=config.classes, preprocess=pre, versions=versions())
+        return Header(
+            task=config.task, config=model.config, classes=config.classes, preprocess=pre, versions=versions()
+        )
 
     keeper = Keeper(run, header, config.state_every)
     try:
@@ -171,12 +175,13 @@ def _run(run: Run, prepared: Prepared, console: Console, state: Path | None = No
             loader(train_set, recipe.batch_size, train=True, workers=workers, seed=config.seed, device=device),
             loader(val_set, max(64, recipe.batch_size), train=False, workers=workers, device=device),
             recipe,
+            task=task(config.task),
             classes=len(config.classes),
             seed=config.seed,
             device=device,
             precision=prepared.precision,
             compile=config.compile,
-            callbacks=[ProgressLine(console, recipe.epochs), keeper],
+            callbacks=[ProgressLine(console, recipe.epochs, task(config.task).metric), keeper],
             log_dir=run.folder,
             resume=state,
             interval=validation_interval(recipe, len(train_set), len(val_set)),
@@ -185,10 +190,11 @@ def _run(run: Run, prepared: Prepared, console: Console, state: Path | None = No
         console.print(f"\nstopped; go on with: mixwise train --resume {run.folder}", highlight=False, markup=False)
         raise
     predictor, probabilities, scores = _measure(run, val_set.items, device)
-    report = write_report(run, config, val_set.items, predictor, probabilities, scores)
+    report = write_report(run, config, val_set.items, predictor, probabilities, scores)  # type: ignore[arg-type]
     result = TrainResult(
         run=run.folder,
-        accuracy=scores.top1,
+        metric=task(config.task).metric,
+        value=scores.value,
         epoch=keeper.best["epoch"],
         weights=keeper.best["weights"],
         weights_hash=weights_hash(predictor.model.state_dict()),
@@ -201,8 +207,8 @@ def _measure(run: Run, items: Items, device: str) -> tuple[Predictor, Tensor, Sc
     """Score the best weights as every later verb will, in fp32, and write that into their header."""
     predictor = Predictor(run.best, device=device)
     probabilities = answer(predictor, items)
-    scores = score(probabilities, torch.as_tensor(items.labels), predictor.classes)
-    metrics = {"val_accuracy": scores.top1, "val_loss": scores.loss}
+    scores = predictor.task.score(probabilities, torch.as_tensor(items.labels), predictor.classes)
+    metrics = {f"val_{predictor.task.metric}": scores.value, "val_loss": scores.loss}
     save(run.best, predictor.model.state_dict(), predictor.header.model_copy(update={"metrics": metrics}))
     return predictor, probabilities, scores
 
@@ -244,7 +250,8 @@ def _announce(console: Console, prepared: Prepared) -> None:
 
 def _conclude(console: Console, result: TrainResult, catalog: Catalog, report: Path) -> None:
     console.print(
-        f"\nbest validation accuracy [bold]{result.accuracy:.2%}[/], epoch {result.epoch} ({result.weights} weights)\n"
+        f"\nbest validation {result.metric} [bold]{result.value:.2%}[/], "
+        f"epoch {result.epoch} ({result.weights} weights)\n"
         f"run      {escape(str(result.run))}\nreport   {escape(str(report))}",
         highlight=False,
     )

@@ -7,7 +7,7 @@ from pydantic import model_validator as check
 
 from mixwise.config.base import Config, Options, Size
 
-Task = Literal["classify", "segment", "text"]
+Task = Literal["classify", "multilabel", "segment", "text"]
 """What a model is for: a score per class, a map of scores per class, a score per token of a vocabulary."""
 
 

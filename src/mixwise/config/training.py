@@ -48,6 +48,8 @@ class Train(Config):
     """A preset name."""
     changes: Options = {}
     """What differs from the preset besides image, channels and classes: `create_model(model, **changes)`."""
+    task: Literal["classify", "multilabel"] = "classify"
+    """One label per picture, or any number of them; it follows from the data."""
     classes: tuple[str, ...]
     """Class names in the order of the model's outputs."""
     pretrained: str = ""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -13,7 +14,7 @@ class Items:
     sources: Sequence[str | np.ndarray]
     """What `decode` reads: a path or an array, one a picture."""
     labels: np.ndarray
-    """(n,) int64: positions in the catalog's `classes`."""
+    """(n,) int64: positions in the catalog's `classes`. With several labels a picture: (n, classes) float32, 0 or 1."""
     names: tuple[str, ...]
     """What to call each picture: its path below the data folder with forward slashes, or "digits/test/0012"."""
 
@@ -32,3 +33,5 @@ class Catalog:
     """Keys among "train", "val" and "test"."""
     notes: tuple[str, ...] = ()
     """Sentences for people: what was chosen, passed over or missing."""
+    task: Literal["classify", "multilabel"] = "classify"
+    """Whether a picture has one label or any number of them."""

@@ -20,8 +20,8 @@ from mixwise.errors import UsageError
 Key = int | tuple[int, int]
 """index, or (epoch, index) in training."""
 
-Sample = tuple[Tensor, int, int]
-"""(c, h, w) normalised picture, label, index."""
+Sample = tuple[Tensor, Any, int]
+"""(c, h, w) normalised picture, label or labels as `Items` has them, index."""
 
 
 class PictureCache:
@@ -90,14 +90,14 @@ class ImageDataset(Dataset):
 
     def __getitem__(self, key: Any) -> Sample:
         if not self.train:
-            return self.transform.finish(self.prepared(key)), int(self.items.labels[key]), key
+            return self.transform.finish(self.prepared(key)), self.items.labels[key], key
         epoch, index = key
         picture = self.prepared(index)
         kept = torch.default_generator.get_state()
         # Not torch.manual_seed: that also seeds, or queues for, every GPU.
         torch.default_generator.manual_seed(address(self.seed, epoch, index))
         try:
-            return self.transform.finish(picture), int(self.items.labels[index]), index
+            return self.transform.finish(picture), self.items.labels[index], index
         finally:
             torch.default_generator.set_state(kept)
 

@@ -6,7 +6,33 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torchmetrics import Metric
+from torchmetrics.classification import MulticlassAccuracy
 from torchmetrics.functional import classification as metrics
+
+from mixwise.tasks.base import Task
+
+
+class Classify(Task):
+    """One label per picture."""
+
+    name = "classify"
+    metric = "accuracy"
+
+    def loss(self, logits: Tensor, target: Tensor, *, smoothing: float = 0.0) -> Tensor:
+        return loss(logits, target, smoothing=smoothing)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        return logits.float().softmax(dim=1)
+
+    def truth(self, target: Tensor) -> Tensor:
+        return target.argmax(dim=1) if target.dim() == 2 else target
+
+    def meter(self, classes: int) -> Metric:
+        return MulticlassAccuracy(max(2, classes), average="micro", validate_args=False)
+
+    def score(self, probabilities: Tensor, target: Tensor, names: tuple[str, ...], *, topk: int = 5) -> "Scores":
+        return score(probabilities, target, names, topk=topk)
 
 
 def loss(logits: Tensor, target: Tensor, *, smoothing: float = 0.0) -> Tensor:
@@ -42,6 +68,11 @@ class Scores:
     classes: tuple[ClassScore, ...]
     confusion: np.ndarray
     """(classes, classes): row = truth, column = answer."""
+
+    @property
+    def value(self) -> float:
+        """Top-1 accuracy."""
+        return self.top1
 
 
 def score(probabilities: Tensor, target: Tensor, names: tuple[str, ...], *, topk: int = 5) -> Scores:

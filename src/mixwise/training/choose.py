@@ -48,7 +48,7 @@ def plan(
         raise unknown("model", wanted, [*presets(), "auto"])
     recipe = choose_recipe(counts["train"], pre.image)
     data = data.model_copy(update={"fingerprint": fingerprint(catalog)})
-    base = Train(model=model, classes=catalog.classes, data=data, preprocess=pre, recipe=recipe)
+    base = Train(model=model, task=catalog.task, classes=catalog.classes, data=data, preprocess=pre, recipe=recipe)
     if start is not None:
         base = base.model_copy(update={"pretrained": start.source, "pretrained_hash": start_hash(start)})
     return catalog, base.changed({k: v for k, v in settings.items() if k not in ("model", "pretrained")})
@@ -60,7 +60,11 @@ def _refuse(settings: dict[str, Any]) -> None:
     for name, place in own.items():
         if f"changes.{name}" in settings or name in settings.get("changes", {}):
             raise UsageError(f"the model's {name} follows {place}; do not set changes.{name}")
-    for name, place in {"classes": own["classes"], "data.source": "the DATA argument"}.items():
+    for name, place in {
+        "classes": own["classes"],
+        "task": "the labels of the pictures",
+        "data.source": "the DATA argument",
+    }.items():
         if name in settings:
             raise UsageError(f"{name} follows {place}; do not set it")
 

@@ -16,9 +16,10 @@ from mixwise.weights import Header, save
 class Keeper(pl.Callback):
     """Writes the run folder at the end of epochs.
 
-    The best weights are written whenever the validation accuracy rises (on a tie, the lower loss wins). The last
-    weights, the metrics and the resumable state are written at most every `interval` seconds and after the last
-    epoch; all randomness is addressed by epoch and batch, so whatever a crash takes away is computed again, equal.
+    The best weights are written whenever the task's metric on the validation pictures rises (on a tie, the lower loss
+    wins). The last weights, the metrics and the resumable state are written at most every `interval` seconds and after
+    the last epoch; all randomness is addressed by epoch and batch, so whatever a crash takes away is computed again,
+    equal.
     """
 
     def __init__(self, run: Run, header: Callable[[], Header], interval: float) -> None:
@@ -26,7 +27,7 @@ class Keeper(pl.Callback):
         self.header = header
         self.interval = interval
         self.rows: list[Row] = []
-        self.best: dict[str, Any] = {"accuracy": -1.0, "loss": math.inf, "epoch": 0, "weights": "raw"}
+        self.best: dict[str, Any] = {"value": -1.0, "loss": math.inf, "epoch": 0, "weights": "raw"}
         self.saved = time.monotonic()
         self.started = time.monotonic()
         self.seconds = 0.0
@@ -46,8 +47,8 @@ class Keeper(pl.Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         assert isinstance(module, Trainable)
-        epoch = trainer.current_epoch + 1
-        loss, accuracy = module.take("train")
+        epoch, metric = trainer.current_epoch + 1, module.task.metric
+        loss, value = module.take("train")
         if not math.isfinite(loss):
             kept = f"the best weights so far are kept in {self.run.best}" if self.rows else "nothing was learned yet"
             raise MixwiseError(
@@ -55,11 +56,11 @@ class Keeper(pl.Callback):
                 f"(--set recipe.optimizer.lr={module.recipe.optimizer.lr / 3:.2g}); {kept}"
             )
         row: Row = {"epoch": epoch, "lr": trainer.optimizers[0].param_groups[0]["lr"], "train_loss": round(loss, 6)}
-        row["train_accuracy"] = round(accuracy, 6)
+        row[f"train_{metric}"] = round(value, 6)
         for name in module.candidates():
             measured = module.validated.get(name)
             row[f"{name}_val_loss"] = round(measured[0], 6) if measured else ""
-            row[f"{name}_val_accuracy"] = round(measured[1], 6) if measured else ""
+            row[f"{name}_val_{metric}"] = round(measured[1], 6) if measured else ""
         row["seconds"] = round(self.elapsed(), 2)
         self.rows.append(row)
         if trainer.logger is not None:
@@ -69,10 +70,10 @@ class Keeper(pl.Callback):
         self._state(trainer, module)
 
     def _keep_best(self, module: Trainable, epoch: int) -> None:
-        for name, (loss, accuracy) in module.validated.items():
-            if (accuracy, -loss) > (self.best["accuracy"], -self.best["loss"]):
-                self.best = {"accuracy": accuracy, "loss": loss, "epoch": epoch, "weights": name}
-                self._write(module, name, self.run.best, epoch, {"val_accuracy": accuracy, "val_loss": loss})
+        for name, (loss, value) in module.validated.items():
+            if (value, -loss) > (self.best["value"], -self.best["loss"]):
+                self.best = {"value": value, "loss": loss, "epoch": epoch, "weights": name}
+                self._write(module, name, self.run.best, epoch, {f"val_{module.task.metric}": value, "val_loss": loss})
 
     def _write(self, module: Trainable, name: str, path: Any, epoch: int, metrics: dict[str, float]) -> None:
         header = self.header().model_copy(update={"weights": name, "epoch": epoch, "metrics": metrics})
@@ -84,8 +85,8 @@ class Keeper(pl.Callback):
             return
         self.run.write_metrics(self.rows)
         name = "ema" if module.ema is not None else "raw"
-        loss, accuracy = module.validated.get(name, (None, None))
-        metrics = {} if loss is None or accuracy is None else {"val_accuracy": accuracy, "val_loss": loss}
+        loss, value = module.validated.get(name, (None, None))
+        metrics = {} if loss is None or value is None else {f"val_{module.task.metric}": value, "val_loss": loss}
         self._write(module, name, self.run.last, trainer.current_epoch + 1, metrics)
         self.run.write_state(trainer.save_checkpoint)
         self.saved = time.monotonic()

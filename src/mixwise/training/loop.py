@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from mixwise.config import Recipe
 from mixwise.device import Precision
+from mixwise.tasks import Task
 from mixwise.training.module import Trainable
 
 
@@ -29,6 +30,7 @@ def fit(
     val_loader: DataLoader,
     recipe: Recipe,
     *,
+    task: Task,
     classes: int,
     seed: int,
     device: str,
@@ -47,12 +49,13 @@ def fit(
     """
     quieten()
     steps = math.ceil(len(train_loader) / recipe.accumulate) * recipe.epochs
-    module = Trainable(model, recipe, classes, steps=steps, seed=seed, compile=compile)
+    module = Trainable(model, task, recipe, classes, steps=steps, seed=seed, compile=compile)
     extra: list[pl.Callback] = list(callbacks or [])
     if recipe.patience:
         # At validation end, so that it has decided before `Keeper` writes the state of the epoch.
         patience = math.ceil(recipe.patience / interval)
-        extra.append(EarlyStopping("val_accuracy", mode="max", patience=patience, check_on_train_epoch_end=False))
+        stop = EarlyStopping(f"val_{task.metric}", mode="max", patience=patience, check_on_train_epoch_end=False)
+        extra.append(stop)
     trainer = pl.Trainer(
         accelerator={"cuda": "gpu"}.get(device, device),
         precision=precision.lightning,  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torchvision.transforms import v2
 
 from mixwise.config import Augment, Recipe
-from mixwise.tasks import classify
+from mixwise.tasks import Task
 from mixwise.training.optim import adamw, warmup_cosine
 
 
@@ -38,9 +38,12 @@ class BatchMix:
 class Trainable(pl.LightningModule):
     """A model in training, its running average, and the sums that become the epoch's metrics."""
 
-    def __init__(self, model: nn.Module, recipe: Recipe, classes: int, *, steps: int, seed: int, compile: bool) -> None:
+    def __init__(
+        self, model: nn.Module, task: Task, recipe: Recipe, classes: int, *, steps: int, seed: int, compile: bool
+    ) -> None:
         super().__init__()
         self.model = model
+        self.task = task
         self.recipe = recipe
         self.steps = steps
         self.seed = seed
@@ -49,8 +52,9 @@ class Trainable(pl.LightningModule):
         # In a tuple, so that the weights are not registered, and saved, a second time.
         self.forward_pass = (torch.compile(model) if compile else model,)
         self.sums: dict[str, Tensor] = {}
+        self.meters = {name: task.meter(classes) for name in ("train", *self.candidates())}
         self.validated: dict[str, tuple[float, float]] = {}
-        """(mean loss, accuracy) of each candidate at the last validation of this epoch; empty where there was none."""
+        """(mean loss, metric) of each candidate at the last validation of this epoch; empty where there was none."""
 
     def configure_optimizers(self) -> Any:
         batch = self.recipe.batch_size * self.recipe.accumulate * self.trainer.world_size
@@ -72,9 +76,8 @@ class Trainable(pl.LightningModule):
         images, target, _ = batch
         mixed, soft = self.mix(images, target)
         logits = self.forward_pass[0](mixed)
-        loss = classify.loss(logits, soft, smoothing=self.recipe.label_smoothing)
-        truth = soft.argmax(dim=1) if soft.dim() == 2 else soft
-        self.add("train", loss.detach(), logits.detach(), truth)
+        loss = self.task.loss(logits, soft, smoothing=self.recipe.label_smoothing)
+        self.add("train", loss.detach(), logits.detach(), soft)
         return loss
 
     def on_train_epoch_start(self) -> None:
@@ -91,27 +94,28 @@ class Trainable(pl.LightningModule):
         images, target, _ = batch
         for name, model in self.candidates().items():
             logits = model(images)
-            self.add(name, classify.loss(logits, target), logits, target)
+            self.add(name, self.task.loss(logits, target), logits, target)
 
     def on_validation_epoch_end(self) -> None:
         self.validated = {name: self.take(name) for name in self.candidates()}
-        self.log("val_accuracy", max(accuracy for _, accuracy in self.validated.values()))
+        self.log(f"val_{self.task.metric}", max(value for _, value in self.validated.values()))
 
     def candidates(self) -> dict[str, nn.Module]:
         """The weights that may be kept: as trained, and averaged."""
         return {"raw": self.model} | ({"ema": self.ema.module} if self.ema is not None else {})
 
     def add(self, name: str, loss: Tensor, logits: Tensor, target: Tensor) -> None:
-        """Add a batch to the sums (loss · images, hits, images) of `name`; stays on the device, no waiting."""
-        hits = (logits.argmax(dim=1) == target).sum()
-        new = torch.stack(
-            [loss.float() * len(target), hits.float(), hits.new_tensor(float(len(target)), dtype=torch.float)]
-        )
+        """Add a batch to the sums (loss · images, images) and the meter of `name`; stays on the device, no waiting."""
+        count = len(target)
+        new = torch.stack([loss.float() * count, loss.new_tensor(float(count), dtype=torch.float)])
         self.sums[name] = self.sums[name] + new if name in self.sums else new
+        self.meters[name].to(logits.device).update(logits, self.task.truth(target))
 
     def take(self, name: str) -> tuple[float, float]:
-        """(mean loss, accuracy) of `name` since last asked, over all processes."""
+        """(mean loss, metric) of `name` since last asked, over all processes."""
         if name not in self.sums:
             return float("nan"), float("nan")
         total = self.trainer.strategy.reduce(self.sums.pop(name), reduce_op="sum")
-        return float(total[0] / total[2]), float(total[1] / total[2])
+        value = float(self.meters[name].compute())
+        self.meters[name].reset()
+        return float(total[0] / total[1]), value

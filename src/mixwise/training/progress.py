@@ -1,4 +1,4 @@
-"""One line that moves: epoch, loss, accuracy, images per second and the time left."""
+"""One line that moves: epoch, loss, metric, images per second and the time left."""
 
 import time
 from typing import Any
@@ -13,25 +13,28 @@ from mixwise.training.module import Trainable
 class ProgressLine(pl.callbacks.ProgressBar):
     """A rich progress bar over all epochs; on a pipe or in a log file, a plain line about every tenth of the run."""
 
-    def __init__(self, console: Console, epochs: int) -> None:
+    def __init__(self, console: Console, epochs: int, metric: str) -> None:
         super().__init__()
         self.console = console
         self.epochs = epochs
+        self.metric = metric
         self.images = 0
         self.mark = 0.0
         self.shown = 0.0
         self.rate = 0.0
-        self.accuracy = float("nan")
+        self.value = float("nan")
         self.bar = Progress(
             TextColumn("epoch"),
             MofNCompleteColumn(),
             BarColumn(bar_width=24),
-            TextColumn("loss {task.fields[loss]}  val accuracy {task.fields[accuracy]}  {task.fields[rate]} images/s"),
+            TextColumn(
+                "loss {task.fields[loss]}  val {task.fields[metric]} {task.fields[value]}  {task.fields[rate]} images/s"
+            ),
             TimeRemainingColumn(elapsed_when_finished=True),
             console=console,
             disable=not console.is_terminal,
         )
-        self.task = self.bar.add_task("", total=epochs, loss="–", accuracy="–", rate="–")
+        self.task = self.bar.add_task("", total=epochs, loss="–", metric=metric, value="–", rate="–")
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self.bar.start()
@@ -57,11 +60,12 @@ class ProgressLine(pl.callbacks.ProgressBar):
         assert isinstance(module, Trainable)
         epoch = trainer.current_epoch + 1
         if module.validated:
-            self.accuracy = max(accuracy for _, accuracy in module.validated.values())
+            self.value = max(value for _, value in module.validated.values())
         loss = self._loss(module)
         self._show(epoch, loss)
         if not self.console.is_terminal and (epoch % max(1, self.epochs // 10) == 0 or epoch == self.epochs):
-            text = f"epoch {epoch}/{self.epochs}  loss {loss}  val accuracy {self._percent()}  {self.rate:.0f} images/s"
+            value = f"val {self.metric} {self._percent()}"
+            text = f"epoch {epoch}/{self.epochs}  loss {loss}  {value}  {self.rate:.0f} images/s"
             self.console.print(text, highlight=False)
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
@@ -73,11 +77,11 @@ class ProgressLine(pl.callbacks.ProgressBar):
     def _loss(self, module: pl.LightningModule) -> str:
         assert isinstance(module, Trainable)
         total = module.sums.get("train")
-        return "–" if total is None else f"{float(total[0] / total[2]):.3f}"
+        return "–" if total is None else f"{float(total[0] / total[1]):.3f}"
 
     def _percent(self) -> str:
-        return "–" if self.accuracy != self.accuracy else f"{self.accuracy:.1%}"
+        return "–" if self.value != self.value else f"{self.value:.1%}"
 
     def _show(self, epochs: int, loss: str) -> None:
-        accuracy, rate = self._percent(), f"{self.rate:.0f}"
-        self.bar.update(self.task, completed=epochs, loss=loss, accuracy=accuracy, rate=rate)
+        value, rate = self._percent(), f"{self.rate:.0f}"
+        self.bar.update(self.task, completed=epochs, loss=loss, value=value, rate=rate)
