@@ -10,6 +10,7 @@ from typing import Any, TextIO
 import torch
 from torch import Tensor
 
+from mixwise.config import PURPOSE
 from mixwise.data import IMAGE_EXTENSIONS, BadImage, decode, evaluation_transform
 from mixwise.device import choose_device
 from mixwise.errors import MixwiseError, UsageError
@@ -50,7 +51,8 @@ class Predictor:
         self.model, self.header = load_file(file)
         if self.header.task not in TASKS:
             name = self.header.config.name
-            raise UsageError(f"{file} holds {name}, a model to {self.header.task} images, and this is for classifiers")
+            what = PURPOSE[self.header.task]
+            raise UsageError(f"{file} holds {name}, a model to {what}, and this is for classifiers of images")
         if self.header.preprocess is None or not self.header.classes:
             raise MixwiseError(f"{file} carries no preprocessing and class names, so it cannot read pictures")
         self.task = task(self.header.task)

@@ -30,7 +30,7 @@ def info(model: Model, json: Annotated[bool, typer.Option("--json", help="Print 
         "task": header.task,
         "input": config.input,
         "preprocessing": _preprocessing(header.preprocess),
-        "classes": f"{len(header.classes)}: {names}",
+        "classes": f"{len(header.classes)}: {names}" if header.classes else "none stored",
         "weights": f"{header.weights}{epoch}",
         "measured": ", ".join(f"{k} {v:.4f}" for k, v in header.metrics.items()) or "nothing",
         "made with": ", ".join(f"{k} {v}" for k, v in header.versions.items()),

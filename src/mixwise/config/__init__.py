@@ -3,12 +3,14 @@
 from mixwise.config.base import Config, Options, Size, pair
 from mixwise.config.data import Augment, Data, Preprocess
 from mixwise.config.eanet import EANetConfig
-from mixwise.config.model import BackboneConfig, BranchConfig, ModelConfig, StageConfig, Task, VisionConfig
+from mixwise.config.model import PURPOSE, BackboneConfig, BranchConfig, ModelConfig, StageConfig, Task, VisionConfig
+from mixwise.config.points import PCTConfig
 from mixwise.config.repmlp import RepMLPBlockConfig, RepMLPPlainConfig, RepMLPResNetConfig, RepMLPStageConfig
 from mixwise.config.text import GMLPTextConfig
 from mixwise.config.training import Optimizer, Recipe, Train
 
 __all__ = [
+    "PURPOSE",
     "Augment",
     "BackboneConfig",
     "BranchConfig",
@@ -19,6 +21,7 @@ __all__ = [
     "ModelConfig",
     "Optimizer",
     "Options",
+    "PCTConfig",
     "Preprocess",
     "Recipe",
     "RepMLPBlockConfig",

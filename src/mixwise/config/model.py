@@ -7,8 +7,18 @@ from pydantic import model_validator as check
 
 from mixwise.config.base import Config, Options, Size
 
-Task = Literal["classify", "multilabel", "segment", "text"]
-"""What a model is for: a score per class, a map of scores per class, a score per token of a vocabulary."""
+Task = Literal["classify", "multilabel", "points", "segment", "text"]
+"""What a model is for: a score per class of an image or of a point cloud, any number of labels of an image, a map of
+scores per class, a score per token of a vocabulary."""
+
+PURPOSE: dict[Task, str] = {
+    "classify": "classify images",
+    "multilabel": "label images",
+    "points": "classify point clouds",
+    "segment": "segment images",
+    "text": "complete texts",
+}
+"""The tasks in words."""
 
 
 class BranchConfig(Config):

@@ -7,6 +7,7 @@ from mixwise.models import gmlp as gmlp
 from mixwise.models import gmlp_text as gmlp_text
 from mixwise.models import metaformer as metaformer
 from mixwise.models import mlp_mixer as mlp_mixer
+from mixwise.models import pct as pct
 from mixwise.models import poolformer as poolformer
 from mixwise.models import repmlp_cifar as repmlp_cifar
 from mixwise.models import repmlp_resnet as repmlp_resnet

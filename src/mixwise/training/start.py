@@ -4,10 +4,10 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from mixwise.config import ModelConfig, Train
+from mixwise.config import PURPOSE, ModelConfig, Train
 from mixwise.errors import MixwiseError, UsageError
 from mixwise.model import Model, build
-from mixwise.models import create_model
+from mixwise.models import create_model, model_config
 from mixwise.weights import weights_hash
 from mixwise.weights.pretrained import Start, adapted, load_start
 
@@ -53,9 +53,10 @@ def initial_model(config: Train, start: Start | None, like: ModelConfig | None =
         return build(like), ""
     own = {"image": config.preprocess.image, "channels": config.preprocess.channels, "classes": len(config.classes)}
     changes = {**own, **config.changes}
+    task = model_config(config.model).task
+    if task != "classify":
+        raise UsageError(f"{config.model} is a model to {PURPOSE[task]}, and training is for classifiers of images")
     model = create_model(config.model, **changes) if start is None else adapted(start, changes, classes=config.classes)
-    if model.config.task != "classify":
-        raise UsageError(f"{config.model} is a model to {model.config.task} images, and training is for classifiers")
     if start is None:
         return model, ""
     head = "head and all"

@@ -8,6 +8,7 @@ from mixwise.weights import google_mixer as google_mixer
 from mixwise.weights import google_vit as google_vit
 from mixwise.weights import lucidrains as lucidrains
 from mixwise.weights import metaformer as metaformer
+from mixwise.weights import pct as pct
 from mixwise.weights import poolformer as poolformer
 from mixwise.weights import repmlp as repmlp
 from mixwise.weights import repmlp_v1 as repmlp_v1
