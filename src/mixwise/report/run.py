@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from mixwise.config import Preprocess, Train
+from mixwise.config import MAX_PIXELS, Preprocess, Train
 from mixwise.data import Items, decode
 from mixwise.files import write_text
 from mixwise.prediction import Predictor
@@ -23,7 +23,7 @@ MISTAKES = 24
 def write_report(
     run: Run, config: Train, items: Items, predictor: Predictor, probabilities: torch.Tensor, scores: Scores
 ) -> Path:
-    """Write report.html for the best weights of a run, from their answers (n, classes) on its validation items."""
+    """Write report.html for the best weights of a run, from their answers (n, classes) to validation items."""
     target = torch.as_tensor(items.labels)
     page = _template().render(
         config=config,
@@ -52,7 +52,7 @@ def _mistakes(probabilities: torch.Tensor, target: torch.Tensor, items: Items, p
     wrong = [i for i in belief.argsort(stable=True).tolist() if answers[i] != target[i]]
     return [
         {
-            "picture": thumbnail(items.sources[i], predictor.preprocess),
+            "picture": thumbnail(items.sources[i], predictor.preprocess, max_pixels=predictor.max_pixels),
             "name": items.names[i],
             "truth": predictor.classes[int(target[i])],
             "answer": predictor.classes[int(answers[i])],
@@ -62,9 +62,11 @@ def _mistakes(probabilities: torch.Tensor, target: torch.Tensor, items: Items, p
     ]
 
 
-def thumbnail(source: str | np.ndarray, pre: Preprocess, side: int = 112) -> str:
+def thumbnail(source: str | np.ndarray, pre: Preprocess, side: int = 112, *, max_pixels: int = MAX_PIXELS) -> str:
     """A picture as a small PNG or JPEG data address; tiny pictures are enlarged in whole pixels."""
-    image = decode(source, channels=pre.channels, background=pre.background, hint=(side, side)).convert("RGB")
+    hint = side, side
+    image = decode(source, channels=pre.channels, background=pre.background, hint=hint, max_pixels=max_pixels)
+    image = image.convert("RGB")
     scale = side / max(image.size)
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
     image = image.resize(size, Image.Resampling.NEAREST if scale > 2 else Image.Resampling.BICUBIC)
