@@ -1,5 +1,6 @@
 """Pictures that cannot be read: which, why, and how many of them a data set may have."""
 
+import re
 from collections.abc import Callable
 from typing import Literal
 
@@ -89,7 +90,10 @@ def explained(name: str, error: Exception, encoded: bytes | None) -> BadImage:
         return BadImage(name, "empty", "it holds nothing but zeros" if data else "there is nothing in it")
     text = str(error) or type(error).__name__
     if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
-        return BadImage(name, "too large", text)
+        pixels = re.search(r"\d+", text)
+        return BadImage(
+            name, "too large", f"it has {pixels[0]} pixels, more than max_pixels allows" if pixels else text
+        )
     if isinstance(error, MemoryError):
         return BadImage(name, "too large", "there is not enough memory for its pixels")
     if data.endswith(_ZEROS):

@@ -92,7 +92,7 @@ def decode(
     # Pillow's readers raise nearly every kind of exception on damaged files, so all of them mean a bad image.
     encoded = data if isinstance(data, bytes) else None
     try:
-        picture: Any = source if encoded is None else _opened(encoded)
+        picture: Any = source if encoded is None else _opened(encoded, max_pixels)
         _check_size(name, picture, max_pixels)
         if encoded is not None and hint is not None and picture.format in ("JPEG", "MPO"):
             picture.draft(None, hint if _tag(picture, ExifTags.Base.Orientation) in _SIDEWAYS else hint[::-1])
@@ -122,7 +122,7 @@ def size_of(source: str | Path | np.ndarray, *, max_pixels: int = MAX_PIXELS) ->
         return source.shape[0], source.shape[1]
     encoded = _read(Path(source))
     try:
-        picture = _opened(encoded)  # Pillow gives the size of a TIFF, and only of that, upright
+        picture = _opened(encoded, max_pixels)  # Pillow gives the size of a TIFF, and only of that, upright
         _check_size(str(source), picture, max_pixels)
         if picture.format == "PNG":
             _load(picture, max_pixels)  # its EXIF may follow the pixels
@@ -135,7 +135,7 @@ def size_of(source: str | Path | np.ndarray, *, max_pixels: int = MAX_PIXELS) ->
 
 
 @contextmanager
-def _pillow(max_pixels: int | None) -> Iterator[None]:
+def _pillow(max_pixels: int) -> Iterator[None]:
     """Pillow's global switches as the decoder needs them: whole files only, one limit, no warnings on the terminal."""
     kept = Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
     with warnings.catch_warnings():
@@ -148,16 +148,16 @@ def _pillow(max_pixels: int | None) -> Iterator[None]:
             Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = kept
 
 
-def _opened(encoded: bytes) -> Any:
+def _opened(encoded: bytes, max_pixels: int) -> Any:
     Image.init()
-    with _pillow(None):  # the size is checked, and named, right after
+    with _pillow(max_pixels):
         return Image.open(io.BytesIO(encoded), formats=[name for name in Image.ID if name not in _PROGRAMS])
 
 
 def _check_size(name: str, picture: Any, max_pixels: int) -> None:
     if picture.width * picture.height > max_pixels:
-        size = f"its {picture.height} x {picture.width} pixels are more than max_pixels={max_pixels}"
-        raise BadImage(name, "too large", size)
+        pixels = picture.width * picture.height
+        raise BadImage(name, "too large", f"it has {pixels} pixels, more than max_pixels allows")
 
 
 def _load(picture: Any, max_pixels: int) -> None:
@@ -173,7 +173,7 @@ def _load(picture: Any, max_pixels: int) -> None:
 def _tag(picture: Any, tag: int) -> Any:
     """An EXIF or TIFF entry; None also where the EXIF data is damaged, which says nothing about the pixels."""
     try:
-        with _pillow(None):
+        with _pillow(MAX_PIXELS):
             return picture.getexif().get(tag)
     except Exception:
         return None
