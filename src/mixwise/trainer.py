@@ -210,7 +210,7 @@ def _run(run: Run, prepared: Prepared, console: Console, state: Path | None = No
         console.print(f"\nstopped; go on with: mixwise train --resume {run.folder}", highlight=False, markup=False)
         raise
     predictor = Predictor(run.best, device=device, max_pixels=config.data.max_pixels)
-    items, probabilities = answer(predictor, val_set.items, bad["val"], workers=workers)
+    items, probabilities = answer(predictor, val_set.items, bad["val"])
     scores = _measured(run, predictor, items, probabilities)
     report = write_report(run, config, items, predictor, probabilities, scores)
     result = TrainResult(

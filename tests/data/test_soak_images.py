@@ -29,6 +29,8 @@ def read(data, channels):
     import os, signal
 
     number = next(calls) + int(sys.argv[-1])  # where this child starts
+    if not data and number < int(sys.argv[-1]):
+        return ""
     if number == 2:
         raise KeyError("x")
     if number == 3:
