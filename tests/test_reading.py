@@ -229,7 +229,7 @@ def test_da22_what_lies_at_the_edge_of_wide_pictures_is_learned_with_pad(tmp_pat
     shown = re.search(r'<div class="seen">.*?base64,([^"]+)', page, re.S)
     seen = Image.open(io.BytesIO(base64.b64decode(shown[1])))
     marked = np.ptp(np.asarray(seen.convert("L"), int)[:, seen.width * 29 // 32 :])
-    assert (marked > 90) is learned
+    assert bool(marked > 90) is learned
 
 
 SPAWN = """

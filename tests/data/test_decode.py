@@ -4,6 +4,8 @@ import io
 import os
 import pickle
 import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -258,6 +260,24 @@ def test_huge_pictures_are_refused_by_their_header_and_read_on_request():
             read(huge)
     assert decode(huge, channels=1, max_pixels=200_000_000).size == (20_000, 10_000)
     assert before == Image.MAX_IMAGE_PIXELS
+
+
+def test_threads_decode_at_once_and_leave_pillow_as_it_was(monkeypatch, scene):
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    before = Image.MAX_IMAGE_PIXELS, list(warnings.filters)
+    whole, cut = encoded(scene), encoded(Image.effect_noise((200, 200), 50))[:20_000]
+
+    def work(number: int) -> str:
+        try:
+            return str(decode(cut if number % 3 else whole, max_pixels=50_000 + number).size)
+        except BadImage as error:
+            return error.reason
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(work, range(600)))
+    assert answers == ["truncated" if number % 3 else str(scene.size) for number in range(600)]
+    assert (Image.MAX_IMAGE_PIXELS, list(warnings.filters)) == before
+    assert ImageFile.LOAD_TRUNCATED_IMAGES is True
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "P", "F", "I;16", "CMYK", "1"])

@@ -3,19 +3,19 @@
 import difflib
 import io
 import os
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import ExifTags, Image, ImageFile
+from PIL import ExifTags, Image
 from torch import Tensor
 
 from mixwise.config import MAX_PIXELS, Size
 from mixwise.data.arrays import from_array, from_tensor
 from mixwise.data.bad import BadImage, ends_in_zeros, explained
+from mixwise.data.switches import SWITCHES
 from mixwise.errors import UsageError
 
 Source = str | Path | bytes | Image.Image | np.ndarray | Tensor
@@ -89,14 +89,13 @@ def decode(
     elif not isinstance(source, bytes):
         allowed = "a path, bytes, a Pillow image, a numpy array or a torch tensor"
         raise UsageError(f"decode: the picture must be {allowed}, got {type(source).__name__}")
-    # Pillow's readers raise nearly every kind of exception on damaged files, so all of them mean a bad image.
     encoded = data if isinstance(data, bytes) else None
-    try:
-        picture: Any = source if encoded is None else _opened(encoded, max_pixels)
+    with _reading(name, encoded, max_pixels):
+        picture: Any = source if encoded is None else _opened(encoded)
         _check_size(name, picture, max_pixels)
         if encoded is not None and hint is not None and picture.format in ("JPEG", "MPO"):
             picture.draft(None, hint if _tag(picture, ExifTags.Base.Orientation) in _SIDEWAYS else hint[::-1])
-        _load(picture, max_pixels)
+        _load(picture)
         if encoded is not None and picture.format in ("JPEG", "MPO") and ends_in_zeros(encoded):
             raise EOFError
         bits = _tag(picture, _EXIF_BITS)
@@ -106,10 +105,6 @@ def decode(
         if picture.mode in _DEEP:
             picture = _shallow(picture, bits)
         return _convert(picture, channels, background)
-    except BadImage:
-        raise
-    except Exception as error:
-        raise explained(name, error, encoded) from error
 
 
 def size_of(source: str | Path | np.ndarray, *, max_pixels: int = MAX_PIXELS) -> Size:
@@ -121,60 +116,53 @@ def size_of(source: str | Path | np.ndarray, *, max_pixels: int = MAX_PIXELS) ->
     if isinstance(source, np.ndarray):
         return source.shape[0], source.shape[1]
     encoded = _read(Path(source))
-    try:
-        picture = _opened(encoded, max_pixels)  # Pillow gives the size of a TIFF, and only of that, upright
+    with _reading(str(source), encoded, max_pixels):
+        picture = _opened(encoded)  # Pillow gives the size of a TIFF, and only of that, upright
         _check_size(str(source), picture, max_pixels)
         if picture.format == "PNG":
-            _load(picture, max_pixels)  # its EXIF may follow the pixels
+            _load(picture)  # its EXIF may follow the pixels
         sideways = _tag(picture, ExifTags.Base.Orientation) in _SIDEWAYS
         return picture.size if sideways and picture.format != "TIFF" else (picture.height, picture.width)
-    except BadImage:
-        raise
-    except Exception as error:
-        raise explained(str(source), error, encoded) from error
 
 
 @contextmanager
-def _pillow(max_pixels: int) -> Iterator[None]:
-    """Pillow's global switches as the decoder needs them: whole files only, one limit, no warnings on the terminal."""
-    kept = Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"PIL\.")
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = max_pixels, False
-        try:
-            yield
-        finally:
-            Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES = kept
+def _reading(name: str, encoded: bytes | None, max_pixels: int) -> Iterator[None]:
+    """With Pillow's switches set; whatever goes wrong becomes a `BadImage`."""
+    SWITCHES.enter(max_pixels)
+    try:
+        yield
+    except BadImage:
+        raise
+    except Exception as error:  # readers raise nearly every kind on damaged files
+        raise explained(name, error, encoded) from error
+    finally:
+        SWITCHES.leave()
 
 
-def _opened(encoded: bytes, max_pixels: int) -> Any:
+def _opened(encoded: bytes) -> Any:
     Image.init()
-    with _pillow(max_pixels):
-        return Image.open(io.BytesIO(encoded), formats=[name for name in Image.ID if name not in _PROGRAMS])
+    return Image.open(io.BytesIO(encoded), formats=[name for name in Image.ID if name not in _PROGRAMS])
 
 
 def _check_size(name: str, picture: Any, max_pixels: int) -> None:
-    if picture.width * picture.height > max_pixels:
-        pixels = picture.width * picture.height
+    pixels = picture.width * picture.height
+    if pixels > max_pixels:
         raise BadImage(name, "too large", f"it has {pixels} pixels, more than max_pixels allows")
 
 
-def _load(picture: Any, max_pixels: int) -> None:
-    with _pillow(max_pixels):
-        try:
-            picture.load()
-        except OSError:
-            # A PNG with no tile left to read has all its pixels: only what follows them is damaged.
-            if picture.format != "PNG" or picture.tile:
-                raise
+def _load(picture: Any) -> None:
+    try:
+        picture.load()
+    except OSError:
+        # A PNG with no tile left to read has all its pixels: only what follows them is damaged.
+        if picture.format != "PNG" or picture.tile:
+            raise
 
 
 def _tag(picture: Any, tag: int) -> Any:
     """An EXIF or TIFF entry; None also where the EXIF data is damaged, which says nothing about the pixels."""
     try:
-        with _pillow(MAX_PIXELS):
-            return picture.getexif().get(tag)
+        return picture.getexif().get(tag)
     except Exception:
         return None
 
