@@ -8,8 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mixwise.data import Catalog, ImageDataset, Items, discover, evaluation_transform, loader
-from mixwise.errors import MixwiseError, unknown
+from mixwise.config import MAX_PIXELS
+from mixwise.data import BadImage, BadImages, Catalog, ImageDataset, Items, discover, evaluation_transform, loader
+from mixwise.errors import MixwiseError, printable, unknown
 from mixwise.prediction import Predictor
 from mixwise.tasks.classify import Scores, score
 from mixwise.training.run import Run
@@ -23,8 +24,11 @@ class Evaluation:
     scores: Scores
     split: str
     items: Items
+    """The pictures that could be read; only they are scored."""
     probabilities: Tensor
     """(n, classes)."""
+    bad: tuple[BadImage, ...]
+    """The pictures that could not be read."""
     notes: tuple[str, ...]
     """What was noticed about the data: classes that do not occur, files passed over."""
 
@@ -32,7 +36,9 @@ class Evaluation:
         """The scores as JSON text."""
         data = asdict(self.scores)
         data["confusion"] = self.scores.confusion.tolist()
-        return json.dumps({"split": self.split, "notes": list(self.notes), **data}, ensure_ascii=False, indent=2)
+        bad = [{"image": printable(e.path), "reason": e.reason, "detail": e.detail} for e in self.bad]
+        whole = {"split": self.split, "notes": list(self.notes), "bad": bad, **data}
+        return json.dumps(whole, ensure_ascii=False, indent=2)
 
 
 def evaluate(
@@ -44,6 +50,8 @@ def evaluate(
     batch_size: int = 64,
     device: str = "auto",
     workers: int | None = None,
+    on_bad: str = "skip",
+    max_pixels: int = MAX_PIXELS,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
     """Score a trained model on labelled pictures; classes are matched by name, never by position.
@@ -54,9 +62,11 @@ def evaluate(
         split: train, val or test; None: test where there is one, else val. A folder without splits is used whole,
             except by a run that was trained on it: that one is scored on its own validation pictures.
         topk: k of the top-k accuracy; clamped to the number of classes.
+        on_bad: "skip" scores the pictures that can be read and lists the others, "error" stops at the first bad one.
+        max_pixels: larger pictures, height · width, count as bad.
         progress: called with (images done, images in all).
     """
-    predictor = Predictor(model, device=device)
+    predictor = Predictor(model, device=device, max_pixels=max_pixels)
     catalog = _catalog(Run(resolve(model).parent), data, predictor.classes)
     if split is None:
         split = next(name for name in ("test", "val", "train") if name in catalog.splits)
@@ -65,10 +75,10 @@ def evaluate(
     items = catalog.splits[split]
     if not len(items):
         raise MixwiseError(f"{data}: the {split} split is empty")
-    probabilities = answer(predictor, items, batch_size=batch_size, workers=workers, progress=progress)
-    target = torch.as_tensor(items.labels)
-    scores = score(probabilities, target, predictor.classes, topk=topk)
-    return Evaluation(scores, split, items, probabilities, catalog.notes)
+    bad = BadImages(f"the {split} split", len(items), on_bad=on_bad)
+    read, probabilities = answer(predictor, items, bad, batch_size=batch_size, workers=workers, progress=progress)
+    scores = score(probabilities, torch.as_tensor(read.labels), predictor.classes, topk=topk)
+    return Evaluation(scores, split, read, probabilities, tuple(bad.found.values()), catalog.notes)
 
 
 def _catalog(run: Run, data: str | Path, classes: tuple[str, ...]) -> Catalog:
@@ -82,19 +92,19 @@ def _catalog(run: Run, data: str | Path, classes: tuple[str, ...]) -> Catalog:
 def answer(
     predictor: Predictor,
     items: Items,
+    bad: BadImages,
     *,
     batch_size: int = 64,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Tensor:
-    """Probabilities (n, classes) for all items, in their order."""
-    transform = evaluation_transform(predictor.preprocess)
-    dataset = ImageDataset(items, predictor.preprocess, transform, seed=0, train=False)
-    rows = []
-    done = 0
-    for images, _, _ in loader(dataset, batch_size, train=False, workers=workers, seed=0):
+) -> tuple[Items, Tensor]:
+    """The items that could be read, in their order, and their probabilities (n, classes); `bad` gets the others."""
+    pre = predictor.preprocess
+    dataset = ImageDataset(items, pre, evaluation_transform(pre), cache=0, max_pixels=predictor.max_pixels)
+    rows, indices = [], []
+    for images, _, positions in loader(dataset, batch_size, train=False, workers=workers, bad=bad):
         rows.append(predictor.probabilities(images))
-        done += len(images)
+        indices += positions.tolist()
         if progress is not None:
-            progress(done, len(items))
-    return torch.cat(rows)
+            progress(indices[-1] + 1, len(items))
+    return items.chosen(indices), torch.cat(rows)

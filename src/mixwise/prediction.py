@@ -10,10 +10,10 @@ from typing import Any, TextIO
 import torch
 from torch import Tensor
 
-from mixwise.config import PURPOSE
+from mixwise.config import MAX_PIXELS, PURPOSE
 from mixwise.data import IMAGE_EXTENSIONS, BadImage, decode, evaluation_transform
 from mixwise.device import choose_device
-from mixwise.errors import MixwiseError, UsageError
+from mixwise.errors import MixwiseError, UsageError, printable
 from mixwise.tasks import TASKS, task
 from mixwise.weights import load_file, resolve
 
@@ -40,13 +40,14 @@ class Predictor:
     Args:
         path: a run folder or a `.safetensors` file.
         device: auto, cpu, cuda or mps.
+        max_pixels: larger pictures, height · width, are not read.
 
     >>> predictor = mixwise.Predictor("runs/digits")          # doctest: +SKIP
     >>> predictor(["seven.png", array, pil_image])[0].label   # doctest: +SKIP
     '7'
     """
 
-    def __init__(self, path: str | Path, *, device: str = "auto") -> None:
+    def __init__(self, path: str | Path, *, device: str = "auto", max_pixels: int = MAX_PIXELS) -> None:
         file = resolve(path)
         self.model, self.header = load_file(file)
         if self.header.task not in TASKS:
@@ -58,6 +59,7 @@ class Predictor:
         self.task = task(self.header.task)
         self.preprocess = self.header.preprocess
         self.classes = self.header.classes
+        self.max_pixels = max_pixels
         self.device = torch.device(choose_device(device))
         self.model.to(self.device)
         self.transform = evaluation_transform(self.preprocess)
@@ -76,7 +78,7 @@ class Predictor:
             raise UsageError(f"topk must be at least 1, got {topk}")
         waiting: list[tuple[str, Tensor | str]] = []
         for number, source in enumerate(images):
-            name = str(source) if isinstance(source, str | Path) else f"image {number}"
+            name = printable(str(source)) if isinstance(source, str | Path) else f"image {number}"
             waiting.append((name, self._read(source)))
             if len(waiting) == batch_size:
                 yield from self._answer(waiting, topk)
@@ -86,7 +88,7 @@ class Predictor:
     def _read(self, source: Any) -> Tensor | str:
         pre = self.preprocess
         try:
-            image = decode(source, channels=pre.channels, background=pre.background)
+            image = decode(source, channels=pre.channels, background=pre.background, max_pixels=self.max_pixels)
         except BadImage as error:
             return str(error)
         return self.transform(image)

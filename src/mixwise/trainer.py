@@ -10,7 +10,16 @@ from rich.markup import escape
 from torch import Tensor
 
 from mixwise.config import Train
-from mixwise.data import Catalog, ImageDataset, Items, discover, evaluation_transform, loader, training_transform
+from mixwise.data import (
+    BadImages,
+    Catalog,
+    ImageDataset,
+    Items,
+    discover,
+    evaluation_transform,
+    loader,
+    training_transform,
+)
 from mixwise.device import Precision, choose_device, choose_precision
 from mixwise.errors import MixwiseError, UsageError
 from mixwise.evaluation import answer
@@ -62,6 +71,8 @@ def train(
     device: str | None = None,
     compile: bool = False,
     pretrained: bool | str | Path | None = None,
+    on_bad: str | None = None,
+    max_pixels: int | None = None,
     resume: str | Path | None = None,
     console: Console | None = None,
 ) -> TrainResult:
@@ -81,6 +92,8 @@ def train(
         pretrained: weights to start from: True for the public ones of the model, their tag, or any file that
             `mixwise convert` or `mixwise.load` reads. The head is new unless the classes are the very same; image
             size and normalisation are those of the weights.
+        on_bad: skip (the default: pictures that cannot be read are named and left out) or error (the first one stops).
+        max_pixels: larger pictures, height · width, count as bad.
         resume: a run folder to go on with; on the CPU it ends with the very weights of an unbroken run.
         console: where to print; None: nowhere.
 
@@ -93,6 +106,8 @@ def train(
         "device": device,
         "compile": compile or None,
         "pretrained": str(pretrained) if isinstance(pretrained, Path) else pretrained or None,
+        "data.on_bad": on_bad,
+        "data.max_pixels": max_pixels,
         "recipe.epochs": epochs,
         "recipe.batch_size": batch_size,
         "preprocess.image": image,
@@ -152,8 +167,9 @@ def _prepare(catalog: Catalog, config: Train, model: Model, source: str) -> Prep
     pre, seed = config.preprocess, config.seed
     train_items, val_items = catalog.splits["train"], catalog.splits["val"]
     augmented = training_transform(pre, config.recipe.augment)
-    train_set = ImageDataset(train_items, pre, augmented, seed=seed, train=True)
-    val_set = ImageDataset(val_items, pre, evaluation_transform(pre), seed=seed, train=False)
+    cache, most = config.data.cache, config.data.max_pixels
+    train_set = ImageDataset(train_items, pre, augmented, seed=seed, train=True, cache=cache, max_pixels=most)
+    val_set = ImageDataset(val_items, pre, evaluation_transform(pre), cache=cache, max_pixels=most)
     return Prepared(catalog, config, model, source, device, precision, train_set, val_set)
 
 
@@ -168,12 +184,21 @@ def _run(run: Run, prepared: Prepared, console: Console, state: Path | None = No
             task=config.task, config=model.config, classes=config.classes, preprocess=pre, versions=versions()
         )
 
+    bad = {name: _bad_images(name, items, config, console) for name, items in prepared.catalog.splits.items()}
     keeper = Keeper(run, header, config.state_every)
     try:
         fit(
             model,
-            loader(train_set, recipe.batch_size, train=True, workers=workers, seed=config.seed, device=device),
-            loader(val_set, max(64, recipe.batch_size), train=False, workers=workers, device=device),
+            loader(
+                train_set,
+                recipe.batch_size,
+                train=True,
+                workers=workers,
+                seed=config.seed,
+                device=device,
+                bad=bad["train"],
+            ),
+            loader(val_set, max(64, recipe.batch_size), train=False, workers=workers, device=device, bad=bad["val"]),
             recipe,
             task=task(config.task),
             classes=len(config.classes),
@@ -189,8 +214,10 @@ def _run(run: Run, prepared: Prepared, console: Console, state: Path | None = No
     except KeyboardInterrupt:
         console.print(f"\nstopped; go on with: mixwise train --resume {run.folder}", highlight=False, markup=False)
         raise
-    predictor, probabilities, scores = _measure(run, val_set.items, device)
-    report = write_report(run, config, val_set.items, predictor, probabilities, scores)  # type: ignore[arg-type]
+    predictor = Predictor(run.best, device=device, max_pixels=config.data.max_pixels)
+    items, probabilities = answer(predictor, val_set.items, bad["val"])
+    scores = _measured(run, predictor, items, probabilities)
+    report = write_report(run, config, items, predictor, probabilities, scores)  # type: ignore[arg-type]
     result = TrainResult(
         run=run.folder,
         metric=task(config.task).metric,
@@ -199,18 +226,24 @@ def _run(run: Run, prepared: Prepared, console: Console, state: Path | None = No
         weights=keeper.best["weights"],
         weights_hash=weights_hash(predictor.model.state_dict()),
     )
-    _conclude(console, result, prepared.catalog, report)
+    _conclude(console, result, prepared.catalog, report, bad)
     return result
 
 
-def _measure(run: Run, items: Items, device: str) -> tuple[Predictor, Tensor, Scores]:
-    """Score the best weights as every later verb will, in fp32, and write that into their header."""
-    predictor = Predictor(run.best, device=device)
-    probabilities = answer(predictor, items)
+def _bad_images(split: str, items: Items, config: Train, console: Console) -> BadImages:
+    def say(line: str) -> None:
+        console.print(line, style="yellow", highlight=False, markup=False)
+
+    data = config.data
+    return BadImages(f"the {split} split", len(items), on_bad=data.on_bad, max_bad=data.max_bad, say=say)
+
+
+def _measured(run: Run, predictor: Predictor, items: Items, probabilities: Tensor) -> Scores:
+    """Scores of the best weights as every later verb computes them, in fp32; they are written into their header."""
     scores = predictor.task.score(probabilities, torch.as_tensor(items.labels), predictor.classes)
     metrics = {f"val_{predictor.task.metric}": scores.value, "val_loss": scores.loss}
     save(run.best, predictor.model.state_dict(), predictor.header.model_copy(update={"metrics": metrics}))
-    return predictor, probabilities, scores
+    return scores
 
 
 def _usable_state(run: Run, console: Console) -> Path | None:
@@ -248,7 +281,10 @@ def _announce(console: Console, prepared: Prepared) -> None:
     )
 
 
-def _conclude(console: Console, result: TrainResult, catalog: Catalog, report: Path) -> None:
+def _conclude(console: Console, result: TrainResult, catalog: Catalog, report: Path, bad: dict[str, BadImages]) -> None:
+    counts = ", ".join(f"{len(b.found)} of {b.total} in {b.what}" for b in bad.values() if b.found)
+    if counts:
+        console.print(f"\npictures that could not be read and were left out: {counts}", style="yellow", highlight=False)
     console.print(
         f"\nbest validation {result.metric} [bold]{result.value:.2%}[/], "
         f"epoch {result.epoch} ({result.weights} weights)\n"

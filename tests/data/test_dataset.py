@@ -15,6 +15,7 @@ from mixwise.config import Augment, Preprocess
 from mixwise.data import (
     AddressedSampler,
     BadImage,
+    BadImages,
     ImageDataset,
     Items,
     discover,
@@ -163,6 +164,72 @@ def test_a_bad_picture_is_named(tmp_path: Path, workers: int, train: bool):
         list(loader(dataset(items, train=train), 2, train=train, workers=workers))
     assert caught.value.path == sources[2]
     assert "\n" not in str(caught.value)
+
+
+def half_bad(folder: Path, count: int, bad: set[int]) -> Items:
+    sources = []
+    for i in range(count):
+        sources.append(str(folder / f"{i}.png"))
+        Image.effect_noise((30, 30), 50).save(sources[-1])
+        if i in bad:
+            Path(sources[-1]).write_bytes(b"")
+    return Items(sources, np.arange(count) % 2, tuple(sources))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_da12_bad_pictures_leave_their_places_in_the_batches(tmp_path: Path, workers: int):
+    """Each batch is what it would be, without them; a single one that remains goes too; all batches are there."""
+    bad = {1, 2, 3, 5, 7, 8, 9}
+    items = half_bad(tmp_path, 16, bad)
+    whole = AddressedSampler(16, 3, batch_size=2)
+    lines: list[str] = []
+    found = BadImages("train", 16, say=lines.append)
+    made = loader(dataset(items), 2, train=True, seed=3, workers=workers, bad=found)
+    sizes = set()
+    for epoch in (0, 1):
+        whole.set_epoch(epoch)
+        made.sampler.set_epoch(epoch)
+        order = [index for _, index in whole]
+        batches = list(made)
+        assert len(batches) == len(made) == 8
+        for k, (images, labels, indices) in enumerate(batches):
+            left = [i for i in order[2 * k : 2 * k + 2] if i not in bad]
+            assert indices.tolist() == (left if len(left) != 1 else [])
+            assert labels.tolist() == [i % 2 for i in indices.tolist()]
+            assert images.shape == (len(indices), 3, 24, 32)
+            sizes.add(len(indices))
+    assert sizes == {0, 2}
+    assert set(found.found) == bad
+    assert len(lines) == len(bad)  # once, not in each epoch
+    assert all(items.sources[i] in "".join(lines) for i in bad)
+    evaluated = loader(dataset(items, train=False), 2, train=False, workers=workers, bad=BadImages("val", 16))
+    assert [i for _, _, indices in evaluated for i in indices.tolist()] == sorted(set(range(16)) - bad)
+
+
+def test_da12_too_many_bad_pictures_stop_with_their_names(tmp_path: Path):
+    items = half_bad(tmp_path, 10, {2, 5, 7})
+    made = loader(dataset(items, train=False), 4, train=False, bad=BadImages("the val split", 10, max_bad=0.3))
+    assert sum(len(batch[0]) for batch in made) == 7
+    made = loader(dataset(items, train=False), 4, train=False, bad=BadImages("the val split", 10, max_bad=0.2))
+    with pytest.raises(MixwiseError, match=r"3 of the 10 pictures of the val split .*2\.png \(empty\), .*7\.png"):
+        list(made)
+    nothing = half_bad(tmp_path, 2, {0, 1})
+    with pytest.raises(MixwiseError, match="2 of the 2 pictures of all"):
+        list(loader(dataset(nothing, train=False), 1, train=False, bad=BadImages("all", 2, max_bad=1)))
+    with pytest.raises(UsageError, match="did you mean 'skip'"):
+        BadImages("x", 1, on_bad="skp")
+
+
+def test_cache_stays_within_its_limit_whatever_the_pictures(tmp_path: Path):
+    """Its account is what Pillow allocates: 1 byte a pixel in grey, 4 in colour, and a little for the object."""
+    for channels in (1, 3, 4):
+        pre = Preprocess(image=(40, 50), channels=channels, mean=(0.5,) * channels, std=(0.5,) * channels)
+        made = dataset(arrays(60), train=False, cache=0.03, pre=pre)
+        for i in range(60):
+            made[i]
+        held = sum(p.width * p.height * (1 if channels == 1 else 4) for p in made.cache.pictures.values())
+        assert held < made.cache.used <= 30_000
+        assert len(made.cache.pictures) == 30_000 // (2000 * (1 if channels == 1 else 4) + 1000)
 
 
 def test_mismatched_loader():

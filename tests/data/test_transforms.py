@@ -192,3 +192,31 @@ def test_options_that_cannot_apply_raise():
         training_transform(preprocess(channels=4), Augment(randaugment=1))
     with pytest.raises(UsageError, match="shift must be smaller than the image 12 x 20, got 12"):
         training_transform(preprocess((12, 20)), Augment(shift=12))
+
+
+def test_a_strip_of_one_pixel_is_no_flood_of_memory():
+    """Enlarged as a whole it would have 640 million columns."""
+    pre = Preprocess(image=(64, 64), mean=(0.5,) * 3, std=(0.5,) * 3)
+    strip = Image.new("RGB", (10_000_001, 1), (255, 255, 255))
+    strip.putpixel((5_000_000, 0), (0, 0, 0))
+    for picture in (strip, strip.transpose(Image.Transpose.ROTATE_90)):
+        seen = evaluation_transform(pre)(picture)
+        assert seen.shape == (3, 64, 64)
+        assert seen.min() < -0.9  # the middle is there
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_long_pictures_are_cut_around_their_middle(turned: bool):
+    """What is seen is the centre of the picture enlarged as a whole."""
+    pre = Preprocess(image=(8, 12), mean=(0.5,) * 3, std=(0.5,) * 3)
+    waves = 128 + 100 * np.sin(np.arange(2001) / 3)
+    picture = Image.fromarray(np.tile(waves, (11, 1)).astype(np.uint8)).convert("RGB")
+    if turned:
+        picture = picture.transpose(Image.Transpose.ROTATE_90)
+    size = (12, 2001 * 12 // 11) if turned else (2001 * 8 // 11, 8)
+    whole = picture.resize(size, Image.Resampling.BICUBIC)
+    left, top = round((whole.width - 12) / 2), round((whole.height - 8) / 2)
+    want = np.asarray(whole.crop((left, top, left + 12, top + 8)), int)
+    got = unnormalize(evaluation_transform(pre)(picture), pre).permute(1, 2, 0).numpy().astype(int)
+    assert np.abs(got - want).mean() < 20  # half a pixel's shift, from rounding
+    assert want.std() > 50

@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from mixwise.prediction import Prediction
 
 
+OnBad = Annotated[
+    str | None,
+    typer.Option(help="Pictures that cannot be read: skip (named and left out) or error (stop).  [default: skip]"),
+]
+MaxPixels = Annotated[
+    int | None, typer.Option(min=1, help="Larger pictures, height × width, are not read.  [default: 67108864]")
+]
+
+
 class _Train(TyperCommand):
     """`--pretrained` alone means the public weights of the model."""
 
@@ -50,6 +59,8 @@ def train(
             metavar="[PATH|TAG]",
         ),
     ] = None,
+    on_bad: OnBad = None,
+    max_pixels: MaxPixels = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted run.", metavar="RUN")] = None,
 ) -> None:
     """Train a classifier on your pictures; everything lands in one run folder."""
@@ -69,6 +80,8 @@ def train(
         device=device,
         compile=compile,
         pretrained=pretrained,
+        on_bad=on_bad,
+        max_pixels=max_pixels,
         resume=resume,
         console=out,
     )
@@ -82,13 +95,26 @@ def evaluate(
     topk: Annotated[int, typer.Option(min=1)] = 5,
     batch_size: Annotated[int, typer.Option(min=1)] = 64,
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    on_bad: OnBad = None,
+    max_pixels: MaxPixels = None,
     device: Device = "auto",
 ) -> None:
     """Score a model on labelled pictures: accuracy, per class, confusion, calibration."""
+    from mixwise.config import MAX_PIXELS
     from mixwise.evaluation import evaluate as run
 
     with progress("evaluating", err) as report:
-        result = run(model, data, split=split, topk=topk, batch_size=batch_size, device=device, progress=report)
+        result = run(
+            model,
+            data,
+            split=split,
+            topk=topk,
+            batch_size=batch_size,
+            device=device,
+            on_bad=on_bad or "skip",
+            max_pixels=max_pixels or MAX_PIXELS,
+            progress=report,
+        )
     if json:
         print(result.to_json())
     else:
@@ -103,15 +129,17 @@ def predict(
     json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     csv: Annotated[Path | None, typer.Option(help="Write a CSV file; - for standard output.")] = None,
     batch_size: Annotated[int, typer.Option(min=1)] = 32,
+    max_pixels: MaxPixels = None,
     device: Device = "auto",
 ) -> None:
     """Name what is in pictures. A picture that cannot be read is a row with its reason; the exit code is then 1."""
+    from mixwise.config import MAX_PIXELS
     from mixwise.files import replacing
     from mixwise.prediction import Predictor, find_images, to_json, write_csv
 
     if json and csv is not None:
         raise UsageError("--json and --csv are two forms of the same answers: choose one")
-    predictor = Predictor(model, device=device)
+    predictor = Predictor(model, device=device, max_pixels=max_pixels or MAX_PIXELS)
     found = find_images(images)
     topk = min(topk, len(predictor.classes))
     quiet = json or (csv is not None and str(csv) == "-")
@@ -176,6 +204,13 @@ def _print_evaluation(result: "Evaluation") -> None:
     s = result.scores
     for note in result.notes:
         out.print(f"note: {note}", highlight=False, markup=False)
+    for error in result.bad:
+        out.print(str(error), style="yellow", highlight=False, markup=False)
+    if result.bad:
+        count, total = len(result.bad), len(result.bad) + s.images
+        out.print(
+            f"{count} of {total} pictures could not be read: they are not scored", style="yellow", highlight=False
+        )
     top = f"top-1 [bold]{s.top1:.2%}[/]"
     topk = f", top-{s.k} {s.topk:.2%}" if s.k < len(s.classes) else ""
     out.print(

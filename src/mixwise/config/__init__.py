@@ -1,7 +1,7 @@
 """Every setting as frozen, validated data that round-trips through JSON and TOML. Imports no torch."""
 
 from mixwise.config.base import Config, Options, Size, pair
-from mixwise.config.data import Augment, Data, Preprocess
+from mixwise.config.data import MAX_PIXELS, Augment, Data, Preprocess
 from mixwise.config.eanet import EANetConfig
 from mixwise.config.model import PURPOSE, BackboneConfig, BranchConfig, ModelConfig, StageConfig, Task, VisionConfig
 from mixwise.config.points import PCTConfig
@@ -10,6 +10,7 @@ from mixwise.config.text import GMLPTextConfig
 from mixwise.config.training import Optimizer, Recipe, Train
 
 __all__ = [
+    "MAX_PIXELS",
     "PURPOSE",
     "Augment",
     "BackboneConfig",

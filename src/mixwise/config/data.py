@@ -7,6 +7,9 @@ from pydantic import model_validator as check
 
 from mixwise.config.base import Config, Size
 
+MAX_PIXELS = 1 << 26
+"""Largest picture by default, height · width: every camera up to 64 megapixels, and a quarter of a GB in memory."""
+
 
 class Preprocess(Config):
     """How a picture becomes numbers; it travels with the weights, so every verb does the same."""
@@ -80,3 +83,12 @@ class Data(Config):
     """Of the names and labels that the run was started with: a resumed run must find the same."""
     workers: int | None = Field(default=None, ge=0)
     """Loader processes; None: chosen from cores and size. It changes no result."""
+    on_bad: Literal["skip", "error"] = "skip"
+    """What a picture that cannot be read does: it is named and left out, or it stops the training."""
+    max_bad: float = Field(default=0.2, ge=0, le=1)
+    """The largest share of bad pictures of a split that is left out; more stop the training."""
+    max_pixels: int = Field(default=MAX_PIXELS, gt=0)
+    """Pictures of more pixels, height · width, count as bad."""
+    cache: float = Field(default=512, ge=0)
+    """MB of memory for the prepared pictures of each split, so that they are not read every epoch; 0: none. It changes
+    no result."""

@@ -1,9 +1,10 @@
 """Pictures: found in folders, decoded, augmented and served in batches."""
 
+from mixwise.data.bad import BadImage, BadImages
 from mixwise.data.builtin import BUILTIN, builtin, export_builtin
 from mixwise.data.catalog import Catalog, Items
 from mixwise.data.dataset import AddressedSampler, ImageDataset, loader
-from mixwise.data.decode import BadImage, decode, size_of
+from mixwise.data.decode import decode, size_of
 from mixwise.data.discover import discover
 from mixwise.data.layout import IMAGE_EXTENSIONS
 from mixwise.data.statistics import Statistics, measure
@@ -14,6 +15,7 @@ __all__ = [
     "IMAGE_EXTENSIONS",
     "AddressedSampler",
     "BadImage",
+    "BadImages",
     "Catalog",
     "ImageDataset",
     "Items",

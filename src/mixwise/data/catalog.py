@@ -21,6 +21,11 @@ class Items:
     def __len__(self) -> int:
         return len(self.sources)
 
+    def chosen(self, indices: Sequence[int]) -> "Items":
+        """Those at `indices`, in that order."""
+        sources = tuple(self.sources[i] for i in indices)
+        return Items(sources, self.labels[list(indices)], tuple(self.names[i] for i in indices))
+
 
 @dataclass(frozen=True)
 class Catalog:

@@ -10,12 +10,13 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
-from mixwise.config import Preprocess
+from mixwise.config import MAX_PIXELS, Preprocess
 from mixwise.data.address import address
+from mixwise.data.bad import BadImage, BadImages
 from mixwise.data.catalog import Items
-from mixwise.data.decode import BadImage, decode
+from mixwise.data.decode import decode
 from mixwise.data.transforms import Transform
-from mixwise.errors import UsageError
+from mixwise.errors import MixwiseError, UsageError
 
 Key = int | tuple[int, int]
 """index, or (epoch, index) in training."""
@@ -57,6 +58,7 @@ class ImageDataset(Dataset):
         seed: with epoch and index it decides every random draw in `transform`; torch's own generator is left as it was.
         train: keys are (epoch, index); otherwise they are indices.
         cache: MB of memory for prepared pictures; 0: none.
+        max_pixels: of the largest picture that `decode` reads.
 
     `dataset[key]` is (picture (c, h, w), label, index). Raises `BadImage` with the path for what cannot be read.
 
@@ -77,6 +79,7 @@ class ImageDataset(Dataset):
         seed: int = 0,
         train: bool = False,
         cache: float = 512,
+        max_pixels: int = MAX_PIXELS,
     ) -> None:
         self.items = items
         self.pre = pre
@@ -84,6 +87,7 @@ class ImageDataset(Dataset):
         self.seed = seed
         self.train = train
         self.cache = PictureCache(cache)
+        self.max_pixels = max_pixels
 
     def __len__(self) -> int:
         return len(self.items)
@@ -107,8 +111,13 @@ class ImageDataset(Dataset):
             return self.cache.pictures[index]
         pre = self.pre
         source = self.items.sources[index]
-        hint = self.transform.hint
-        decoded = decode(source, channels=pre.channels, background=pre.background, hint=hint)
+        decoded = decode(
+            source,
+            channels=pre.channels,
+            background=pre.background,
+            hint=self.transform.hint,
+            max_pixels=self.max_pixels,
+        )
         picture = self.transform.prepare(decoded)
         self.cache.put(index, picture)
         return picture
@@ -152,14 +161,31 @@ class AddressedSampler(Sampler[tuple[int, int]]):
 
 
 class PictureLoader(DataLoader):
-    """A DataLoader whose workers hand a bad picture's error over whole, instead of as a text with a traceback."""
+    """A DataLoader that leaves bad pictures out of their batches and tells `bad` of them.
+
+    In training, one picture that remains alone of a batch is left out too, because batch norm cannot take it; a batch
+    from which all is gone is empty, (0, c, h, w), so that every epoch has as many batches as it should. In evaluation
+    an empty batch is passed over.
+    """
+
+    bad: BadImages
+    train: bool
+    shape: tuple[int, int, int]
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        for batch, error in super().__iter__():
-            if error is not None:
+        for samples, errors in super().__iter__():
+            try:
+                for index, error in errors:
+                    self.bad.add(index, error)
+            except MixwiseError:
                 self._iterator = None  # ends the workers now; those that an error's traceback keeps take seconds to end
-                raise error
-            yield batch
+                raise
+            if samples is None or (self.train and errors and len(samples[0]) == 1):
+                if self.train:
+                    none = torch.zeros(0, dtype=torch.int64)
+                    yield [torch.zeros(0, *self.shape), none, none]
+            else:
+                yield samples
 
 
 def loader(
@@ -173,6 +199,7 @@ def loader(
     rank: int = 0,
     world: int = 1,
     start: Literal["fork", "spawn", "forkserver"] | None = None,
+    bad: BadImages | None = None,
 ) -> DataLoader:
     """Batches (pictures (b, c, h, w), labels (b,), indices (b,)).
 
@@ -185,6 +212,7 @@ def loader(
         device: "cuda" pins the memory of the batches.
         rank, world: this process and the number of processes. In evaluation the shares may differ by one.
         start: how workers start; None: as the platform does.
+        bad: is told of the pictures that cannot be read, see `PictureLoader`; None: the first one is raised.
     """
     if train != dataset.train:
         raise UsageError(f"loader: train={train}, but its dataset was made with train={dataset.train}")
@@ -194,7 +222,7 @@ def loader(
     sampler: Any = range(rank, len(dataset), world)
     if train:
         sampler = AddressedSampler(len(dataset), seed, batch_size=batch_size, rank=rank, world=world)
-    return PictureLoader(
+    made = PictureLoader(
         Guarded(dataset),
         batch_size,
         sampler=sampler,
@@ -206,6 +234,10 @@ def loader(
         # Its own, so that starting an epoch draws nothing from torch's generator, however many workers there are.
         generator=torch.Generator().manual_seed(address(seed)),
     )
+    made.bad = BadImages("the pictures", len(dataset), on_bad="error") if bad is None else bad
+    made.train = train
+    made.shape = (dataset.pre.channels, *dataset.pre.image)
+    return made
 
 
 def choose_workers(sources: Sequence[str | np.ndarray]) -> int:
@@ -218,7 +250,7 @@ def choose_workers(sources: Sequence[str | np.ndarray]) -> int:
 
 
 class Guarded(Dataset):
-    """A dataset that returns what went wrong with a picture instead of raising it: (sample, error)."""
+    """A dataset that returns what is wrong with a picture instead of raising it: (sample, None) or (index, error)."""
 
     def __init__(self, dataset: ImageDataset) -> None:
         self.dataset = dataset
@@ -226,14 +258,14 @@ class Guarded(Dataset):
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def __getitem__(self, key: Any) -> tuple[Sample | None, BadImage | None]:
+    def __getitem__(self, key: Any) -> tuple[Sample, None] | tuple[int, BadImage]:
         try:
             return self.dataset[key], None
         except BadImage as error:
-            return None, error
+            return (key[1] if self.dataset.train else key), error
 
 
-def collate(pairs: list[tuple[Sample | None, BadImage | None]]) -> tuple[list[Tensor] | None, BadImage | None]:
-    """A batch, or the first error in it."""
-    error = next((error for _, error in pairs if error is not None), None)
-    return (None, error) if error is not None else (default_collate([sample for sample, _ in pairs]), None)
+def collate(pairs: list[tuple[Any, Any]]) -> tuple[list[Tensor] | None, list[tuple[int, BadImage]]]:
+    """The batch of those that could be read, or None, and (index, error) of the others."""
+    samples = [sample for sample, error in pairs if error is None]
+    return (default_collate(samples) if samples else None), [pair for pair in pairs if pair[1] is not None]

@@ -3,42 +3,46 @@
 import difflib
 import io
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import torch
-from PIL import ExifTags, Image, ImageOps
+from PIL import ExifTags, Image
 from torch import Tensor
 
-from mixwise.config import Size
-from mixwise.errors import MixwiseError, UsageError
+from mixwise.config import MAX_PIXELS, Size
+from mixwise.data.arrays import from_array, from_tensor
+from mixwise.data.bad import BadImage, ends_in_zeros, explained
+from mixwise.data.switches import SWITCHES
+from mixwise.errors import UsageError
 
 Source = str | Path | bytes | Image.Image | np.ndarray | Tensor
 """What `decode` reads."""
 
-Reason = Literal["missing", "empty", "truncated", "unreadable", "too large"]
-
-MAX_PIXELS = 178_956_970
-"""Largest picture by default, height · width: where Pillow itself refuses."""
-
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _DEEP = ("I", "I;16", "I;16B", "I;16L", "I;16N", "F")
-_SIDEWAYS = (5, 6, 7, 8)
 _EXIF_BITS = 258
 
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What makes a picture upright, by its EXIF orientation."""
 
-class BadImage(MixwiseError):  # noqa: N818 (named for the thing, not for the exception)
-    """A picture that cannot be read; `path` says which, `reason` is one of `Reason`, `detail` a half-sentence."""
+_SIDEWAYS = (5, 6, 7, 8)
 
-    def __init__(self, path: str, reason: Reason, detail: str) -> None:
-        super().__init__(path, reason, detail)
-        self.path = path
-        self.reason = reason
-        self.detail = detail
+_PROGRAMS = ("EPS",)
+"""Formats that are programs, which Pillow would have another program run."""
 
-    def __str__(self) -> str:
-        return f"cannot read image {self.path}: {self.reason}, {self.detail}"
+_STRIP = 1 << 22
+"""Pixels that are converted at a time, so that a huge picture is not in memory several times."""
 
 
 def decode(
@@ -74,9 +78,9 @@ def decode(
     if channels not in _MODES:
         raise UsageError(f"decode: channels must be 1, 3 or 4, got {channels}")
     if isinstance(source, np.ndarray):
-        return _convert(_from_array(source), channels, background)
+        return _convert(from_array(source), channels, background)
     if isinstance(source, Tensor):
-        return _convert(_from_tensor(source), channels, background)
+        return _convert(from_tensor(source), channels, background)
     name, data = "(given as bytes)", source
     if isinstance(source, str | Path):
         name, data = str(source), _read(Path(source))
@@ -85,29 +89,26 @@ def decode(
     elif not isinstance(source, bytes):
         allowed = "a path, bytes, a Pillow image, a numpy array or a torch tensor"
         raise UsageError(f"decode: the picture must be {allowed}, got {type(source).__name__}")
-    # Pillow's readers raise nearly every kind of exception on damaged files, so all of them mean a bad image.
-    try:
-        own = isinstance(data, bytes)
-        picture: Any = Image.open(io.BytesIO(data)) if isinstance(data, bytes) else source
-        if picture.width * picture.height > max_pixels:
-            raise BadImage(name, "too large", f"{picture.height} x {picture.width} is over {max_pixels} pixels")
-        if own and hint is not None and picture.format in ("JPEG", "MPO"):
-            sideways = picture.getexif().get(ExifTags.Base.Orientation) in _SIDEWAYS
-            picture.draft(None, hint if sideways else hint[::-1])
+    encoded = data if isinstance(data, bytes) else None
+    with _reading(name, encoded, max_pixels):
+        picture: Any = source if encoded is None else _opened(encoded)
+        _check_size(name, picture, max_pixels)
+        if encoded is not None and hint is not None and picture.format in ("JPEG", "MPO"):
+            picture.draft(None, hint if _tag(picture, ExifTags.Base.Orientation) in _SIDEWAYS else hint[::-1])
         _load(picture)
-        bits = picture.getexif().get(_EXIF_BITS)
-        picture = ImageOps.exif_transpose(picture)
+        if encoded is not None and picture.format in ("JPEG", "MPO") and ends_in_zeros(encoded):
+            raise EOFError
+        bits = _tag(picture, _EXIF_BITS)
+        turn = _TURNS.get(_tag(picture, ExifTags.Base.Orientation))
+        if turn is not None:
+            picture = picture.transpose(turn)
         if picture.mode in _DEEP:
             picture = _shallow(picture, bits)
         return _convert(picture, channels, background)
-    except BadImage:
-        raise
-    except Exception as error:
-        raise _bad(name, error, data if isinstance(data, bytes) else None) from error
 
 
-def size_of(source: str | Path | np.ndarray) -> Size:
-    """(height, width) of a picture as `decode` turns it; of a JPEG only the header is looked at. Raises `BadImage`.
+def size_of(source: str | Path | np.ndarray, *, max_pixels: int = MAX_PIXELS) -> Size:
+    """(height, width) of a picture as `decode` turns it; of most files only the header is looked at. Raises `BadImage`.
 
     >>> size_of(np.zeros((4, 6), np.uint8))
     (4, 6)
@@ -115,14 +116,55 @@ def size_of(source: str | Path | np.ndarray) -> Size:
     if isinstance(source, np.ndarray):
         return source.shape[0], source.shape[1]
     encoded = _read(Path(source))
-    try:
-        picture = Image.open(io.BytesIO(encoded))  # Pillow gives the size of a TIFF, and only of that, upright
+    with _reading(str(source), encoded, max_pixels):
+        picture = _opened(encoded)  # Pillow gives the size of a TIFF, and only of that, upright
+        _check_size(str(source), picture, max_pixels)
         if picture.format == "PNG":
             _load(picture)  # its EXIF may follow the pixels
-        sideways = picture.getexif().get(ExifTags.Base.Orientation) in _SIDEWAYS
+        sideways = _tag(picture, ExifTags.Base.Orientation) in _SIDEWAYS
         return picture.size if sideways and picture.format != "TIFF" else (picture.height, picture.width)
-    except Exception as error:
-        raise _bad(str(source), error, encoded) from error
+
+
+@contextmanager
+def _reading(name: str, encoded: bytes | None, max_pixels: int) -> Iterator[None]:
+    """With Pillow's switches set; whatever goes wrong becomes a `BadImage`."""
+    SWITCHES.enter(max_pixels)
+    try:
+        yield
+    except BadImage:
+        raise
+    except Exception as error:  # readers raise nearly every kind on damaged files
+        raise explained(name, error, encoded) from error
+    finally:
+        SWITCHES.leave()
+
+
+def _opened(encoded: bytes) -> Any:
+    Image.init()
+    return Image.open(io.BytesIO(encoded), formats=[name for name in Image.ID if name not in _PROGRAMS])
+
+
+def _check_size(name: str, picture: Any, max_pixels: int) -> None:
+    pixels = picture.width * picture.height
+    if pixels > max_pixels:
+        raise BadImage(name, "too large", f"it has {pixels} pixels, more than max_pixels allows")
+
+
+def _load(picture: Any) -> None:
+    try:
+        picture.load()
+    except OSError:
+        # A PNG with no tile left to read has all its pixels: only what follows them is damaged.
+        if picture.format != "PNG" or picture.tile:
+            raise
+
+
+def _tag(picture: Any, tag: int) -> Any:
+    """An EXIF or TIFF entry; None also where the EXIF data is damaged, which says nothing about the pixels."""
+    try:
+        return picture.getexif().get(tag)
+    except Exception:
+        return None
 
 
 def _read(path: Path) -> bytes:
@@ -139,44 +181,19 @@ def _read(path: Path) -> bytes:
         raise BadImage(str(path), "unreadable", str(error)) from None
 
 
-def _load(picture: Any) -> None:
-    try:
-        picture.load()
-    except OSError:
-        # A PNG with no tile left to read has all its pixels: only what follows them is damaged.
-        if picture.format != "PNG" or picture.tile:
-            raise
-
-
-def _bad(name: str, error: Exception, encoded: bytes | None) -> BadImage:
-    if encoded == b"":
-        return BadImage(name, "empty", "there is nothing in it")
-    text = str(error) or type(error).__name__
-    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
-        return BadImage(name, "too large", text)
-    if isinstance(error, EOFError) or "truncated" in text.lower() or _cut_short(encoded or b""):
-        return BadImage(name, "truncated", "the file ends before the picture does")
-    if isinstance(error, Image.UnidentifiedImageError):
-        return BadImage(name, "unreadable", "its content is no image format that is known")
-    return BadImage(name, "unreadable", text)
-
-
-def _cut_short(encoded: bytes) -> bool:
-    """Whether the sizes that a WebP, TIFF, AVIF or JPEG 2000 file declares reach past its end."""
-    if encoded[:4] == b"RIFF":
-        return int.from_bytes(encoded[4:8], "little") + 8 > len(encoded)
-    if encoded[:4] in (b"II*\0", b"MM\0*"):
-        return int.from_bytes(encoded[4:8], "little" if encoded[:2] == b"II" else "big") >= len(encoded)
-    if encoded[4:8] not in (b"ftyp", b"jP  "):
-        return False
-    position = 0
-    while position + 8 <= len(encoded) and (size := int.from_bytes(encoded[position : position + 4], "big")) >= 8:
-        position += size
-    return position > len(encoded)
-
-
 def _convert(picture: Image.Image, channels: int, background: tuple[int, int, int]) -> Image.Image:
     """In mode L, RGB or RGBA; always a new image."""
+    rows = max(1, _STRIP // picture.width)
+    if picture.height <= rows or picture.mode == _MODES[channels]:
+        return _converted(picture, channels, background)
+    whole = Image.new(_MODES[channels], picture.size)
+    for top in range(0, picture.height, rows):
+        strip = picture.crop((0, top, picture.width, min(top + rows, picture.height)))
+        whole.paste(_converted(strip, channels, background), (0, top))
+    return whole
+
+
+def _converted(picture: Image.Image, channels: int, background: tuple[int, int, int]) -> Image.Image:
     if channels == 4:
         return _rgba(picture)
     if picture.has_transparency_data:
@@ -197,50 +214,30 @@ def _shallow(picture: Image.Image, bits: Any) -> Image.Image:
     """Grey of more than 8 bits as L, or as LA where one value is declared transparent."""
     values = np.asarray(picture)
     clear = picture.info.get("transparency")
-    if picture.mode == "F":
-        finite = values[np.isfinite(values)].astype(np.float64)
-        low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
-        whole = np.nan_to_num(values.astype(np.float64), nan=low, posinf=high, neginf=low)
-        scaled = whole * 255 if low >= 0 and high <= 1 else _stretch(whole)
-    else:
-        depth = bits[0] if isinstance(bits, tuple) else bits
-        top = 2 ** min(int(depth or 16), 16) - 1
-        fits = values.min() >= 0 and values.max() <= 65535
-        scaled = values.astype(np.float64) * (255 / max(top, 255)) if fits else _stretch(values.astype(np.float64))
-    grey = Image.fromarray(np.rint(scaled).clip(0, 255).astype(np.uint8))
+    low, high = _span(values, bits)
+    factor = 255 / (high - low) if high > low else 0.0
+    grey = np.empty(values.shape, np.uint8)
+    rows = max(1, _STRIP // picture.width)
+    for top in range(0, picture.height, rows):
+        strip = values[top : top + rows].astype(np.float64)
+        strip = np.nan_to_num(strip, nan=low, posinf=high, neginf=low)
+        grey[top : top + rows] = np.rint((strip - low) * factor).clip(0, 255)
     if clear is None:
-        return grey
-    return Image.merge("LA", (grey, Image.fromarray(np.where(values == clear, 0, 255).astype(np.uint8))))
+        return Image.fromarray(grey)
+    alpha = Image.fromarray(np.where(values == clear, 0, 255).astype(np.uint8))
+    return Image.merge("LA", (Image.fromarray(grey), alpha))
 
 
-def _stretch(values: np.ndarray) -> np.ndarray:
-    low, high = values.min(), values.max()
-    return (values - low) * (255 / (high - low)) if high > low else np.zeros_like(values)
-
-
-def _from_tensor(tensor: Tensor) -> Image.Image:
-    if tensor.ndim != 3 or tensor.shape[0] not in (1, 3, 4):
-        raise UsageError(f"decode: a tensor must be (c, h, w) with c 1, 3 or 4, got shape {tuple(tensor.shape)}")
-    values = tensor.detach().cpu()
-    if values.is_floating_point():
-        values = values.to(torch.float32)  # numpy has no bfloat16
-    return _from_array(values.permute(1, 2, 0).numpy())
-
-
-def _from_array(array: np.ndarray) -> Image.Image:
-    flat = array[:, :, 0] if array.ndim == 3 and array.shape[2] == 1 else array
-    if not (flat.ndim == 2 or (flat.ndim == 3 and flat.shape[2] in (3, 4))) or 0 in flat.shape:
-        raise UsageError(f"decode: an array must be (h, w) or (h, w, c) with c 1, 3 or 4, got shape {array.shape}")
-    if flat.dtype == np.uint8:
-        return Image.fromarray(np.ascontiguousarray(flat))
-    if flat.dtype == np.bool_:
-        scaled = flat * 255.0
-    elif flat.dtype == np.uint16:
-        scaled = flat / 257
-    elif flat.dtype.kind == "f":
-        if not (flat.min() >= 0 and flat.max() <= 1):
-            raise UsageError(f"decode: floats must be in [0, 1], got {flat.min():.4g} to {flat.max():.4g}")
-        scaled = flat.astype(np.float64) * 255
-    else:
-        raise UsageError(f"decode: values must be uint8, uint16, bool or float, got {flat.dtype}")
-    return Image.fromarray(np.rint(scaled).astype(np.uint8))
+def _span(values: np.ndarray, bits: Any) -> tuple[float, float]:
+    """The values that become black and white."""
+    if values.dtype.kind == "f":
+        finite = np.isfinite(values)
+        low, high = float(values.min(where=finite, initial=np.inf)), float(values.max(where=finite, initial=-np.inf))
+        if low > high:  # nothing is finite
+            return 0.0, 0.0
+        return (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
+    low, high = float(values.min()), float(values.max())
+    if low >= 0 and high <= 65535:
+        depth = bits[0] if isinstance(bits, tuple) else bits
+        return 0.0, float(max(255, 2 ** min(int(depth or 16), 16) - 1))
+    return low, high

@@ -13,7 +13,7 @@ import numpy as np
 from mixwise.data.builtin import BUILTIN, builtin
 from mixwise.data.catalog import Catalog, Items
 from mixwise.data.layout import SPLITS, ClassFolder, Layout, read_layout
-from mixwise.errors import UsageError
+from mixwise.errors import UsageError, printable
 
 
 def discover(
@@ -121,14 +121,9 @@ def _items(root: Path, classes: dict[str, ClassFolder], order: tuple[str, ...]) 
             folder = classes[name]
             below = folder.path.relative_to(root).as_posix()
             sources += [os.path.join(folder.path, image) for image in folder.images]
-            names += [_printable(f"{below}/{image}") for image in folder.images]
+            names += [printable(f"{below}/{image}") for image in folder.images]
             labels += [label] * len(folder.images)
     return Items(tuple(sources), np.array(labels, np.int64), tuple(names))
-
-
-def _printable(name: str) -> str:
-    """Bytes of a file name that are no UTF-8 as \\x escapes, so that the name can be printed and saved."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _relabelled(catalog: Catalog, order: tuple[str, ...]) -> Catalog:

@@ -31,6 +31,7 @@ def fit(picture: Image.Image, pre: Preprocess) -> Image.Image:
     if pre.fit == "pad":
         return _pad(picture, pre.image, pre)
     least = (math.floor(height / pre.crop_pct), math.floor(width / pre.crop_pct))
+    picture = _middle(picture, least)
     if picture.height * least[1] <= picture.width * least[0]:
         size = (least[0], max(least[1], least[0] * picture.width // picture.height))
     else:
@@ -38,6 +39,14 @@ def fit(picture: Image.Image, pre: Preprocess) -> Image.Image:
     resized = _resize(picture, size, pre)
     top, left = round((size[0] - height) / 2), round((size[1] - width) / 2)
     return resized.crop((left, top, left + width, top + height))
+
+
+def _middle(picture: Image.Image, shape: Size) -> Image.Image:
+    """Of a long strip only the part around its centre: all of it, enlarged, might not fit into memory."""
+    width = math.ceil(16 * picture.height * shape[1] / shape[0])
+    height = math.ceil(16 * picture.width * shape[0] / shape[1])
+    left, top = max(0, (picture.width - width) // 2), max(0, (picture.height - height) // 2)
+    return picture.crop((left, top, picture.width - left, picture.height - top)) if left or top else picture
 
 
 def reduce(picture: Image.Image, pre: Preprocess, scale: float) -> Image.Image:

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mixwise.config import MAX_PIXELS
 from mixwise.data.address import address
+from mixwise.data.bad import BadImage
 from mixwise.data.catalog import Items
-from mixwise.data.decode import BadImage, decode, size_of
+from mixwise.data.decode import decode, size_of
 from mixwise.errors import MixwiseError, UsageError
 
 _SIDE = 64
@@ -45,7 +47,7 @@ class Statistics:
         return mean + alpha, std + alpha
 
 
-def measure(items: Items, *, limit: int = 256, seed: int = 0) -> Statistics:
+def measure(items: Items, *, limit: int = 256, seed: int = 0, max_pixels: int = MAX_PIXELS) -> Statistics:
     """Look at up to `limit` pictures, chosen by `seed`. Bad ones are counted and left out; all bad raises.
 
     Colours are those that `decode` gives on a white background, JPEGs read at reduced size.
@@ -62,8 +64,8 @@ def measure(items: Items, *, limit: int = 256, seed: int = 0) -> Statistics:
     bad: list[BadImage] = []
     for source in (items.sources[index] for index in sorted(chosen.tolist())):
         try:
-            size = size_of(source)
-            rgba = decode(source, channels=4, hint=(_SIDE, _SIDE))
+            size = size_of(source, max_pixels=max_pixels)
+            rgba = decode(source, channels=4, hint=(_SIDE, _SIDE), max_pixels=max_pixels)
         except BadImage as error:
             bad.append(error)
             continue

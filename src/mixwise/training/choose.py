@@ -34,7 +34,7 @@ def plan(
     for split in ("train", "val"):
         if not counts.get(split):
             raise UsageError(f"{data.source} has no pictures to {'learn from' if split == 'train' else 'validate on'}")
-    found = measure(catalog.splits["train"])
+    found = measure(catalog.splits["train"], max_pixels=data.max_pixels)
     pre = _preprocess(found, settings, start)
     wanted = str(settings.get("model", "auto"))
     if start is not None:

@@ -82,6 +82,7 @@ def fit(
 def quieten() -> None:
     """Keep Lightning's advertisements and known harmless warnings off the user's terminal."""
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
-    harmless = ("many workers", "number of training batches", "in eval mode at the start", "treespec, LeafSpec")
+    harmless = ["many workers", "number of training batches", "in eval mode at the start", "treespec, LeafSpec"]
+    harmless.append("returned `None`")  # for a batch of which no picture could be read
     for text in harmless:
         warnings.filterwarnings("ignore", message=f".*{text}.*")

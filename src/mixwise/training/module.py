@@ -72,8 +72,10 @@ class Trainable(pl.LightningModule):
     def on_train_batch_start(self, batch: Any, batch_index: int) -> None:
         torch.manual_seed(derive_seed(self.seed, "batch", self.current_epoch, batch_index, self.global_rank))
 
-    def training_step(self, batch: tuple[Tensor, Tensor, Tensor], batch_index: int) -> Tensor:
+    def training_step(self, batch: tuple[Tensor, Tensor, Tensor], batch_index: int) -> Tensor | None:
         images, target, _ = batch
+        if not len(images):  # none of them could be read
+            return None
         mixed, soft = self.mix(images, target)
         logits = self.forward_pass[0](mixed)
         loss = self.task.loss(logits, soft, smoothing=self.recipe.label_smoothing)
