@@ -80,3 +80,7 @@ class Data(Config):
     """Of the names and labels that the run was started with: a resumed run must find the same."""
     workers: int | None = Field(default=None, ge=0)
     """Loader processes; None: chosen from cores and size. It changes no result."""
+    on_bad: Literal["skip", "error"] = "skip"
+    """What is done about pictures that cannot be read: left out, by name; or the training stops."""
+    max_bad: float = Field(default=0.2, ge=0, le=1)
+    """The training stops where more than this share of all pictures cannot be read."""

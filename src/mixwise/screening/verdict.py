@@ -1,0 +1,183 @@
+"""One picture looked at: `look` decodes all of it, `glance` reads its header and whether its end is there."""
+
+import base64
+import io
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import ExifTags, Image, UnidentifiedImageError
+
+from mixwise.data import BadImage, decode
+from mixwise.data.decode import MAX_PIXELS
+
+HINT = (64, 64)
+"""JPEGs are decoded no larger than needed for this: every byte is read all the same, and damage is found."""
+
+NOT_AN_IMAGE = "not an image"
+
+_ENDS = 4096
+"""Bytes at the start and at the end of a file by which files of equal size are told apart before they are read."""
+
+_SMALL = (16, 16)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one picture is, or why it cannot be read."""
+
+    reason: str = ""
+    """Empty: it can be read. Else a reason of `BadImage`, or "not an image"."""
+    detail: str = ""
+    """A half-sentence about the reason."""
+    size: int = 0
+    """Bytes in the file."""
+    mtime: int = 0
+    """When the file was last changed, in nanoseconds; with `size` it tells whether a verdict still holds."""
+    digest: str = ""
+    """A hash of all bytes; after `glance` empty where they were not all read."""
+    ends: str = ""
+    """After `glance`: a hash of the size, the first and the last bytes."""
+    height: int = 0
+    """Pixels, upright."""
+    width: int = 0
+    format: str = ""
+    """Pillow's name of the file format; "array" for pictures in memory."""
+    mode: str = ""
+    """Pillow's name of the colour mode in the file."""
+    mean: tuple[float, ...] = ()
+    """Of red, green and blue, on a scale of 0 to 1, over a white background; empty after `glance`."""
+    square: tuple[float, ...] = ()
+    """The means of the squares."""
+    small: str = ""
+    """The picture as 16 x 16 grey values, base64."""
+
+
+def look(source: Any, max_pixels: int = MAX_PIXELS) -> Verdict:
+    """Read and decode a picture once: anything that is wrong with it is found.
+
+    Args:
+        source: what `decode` reads.
+        max_pixels: largest height · width that is decoded.
+
+    >>> look(np.zeros((4, 6), np.uint8)).width, look(b"").reason
+    (6, 'empty')
+    """
+    if isinstance(source, np.ndarray):
+        return _seen(_array(source), decode(source), turned=True)
+    data, stamp = _read(source)
+    seen = Verdict(size=stamp.get("size", 0), mtime=stamp.get("mtime", 0))
+    if data is not None:
+        seen = replace(seen, size=len(data), digest=fingerprint(data))
+    known = seen if data is None else _header(seen, data)
+    try:
+        picture = decode(source if data is None else data, hint=HINT, max_pixels=max_pixels)
+    except BadImage as error:
+        unknown = known.reason == NOT_AN_IMAGE and error.reason == "unreadable"
+        return replace(known, reason=NOT_AN_IMAGE if unknown else error.reason, detail=error.detail)
+    return _seen(replace(known, reason=""), picture, turned=known.format not in ("JPEG", "MPO"))
+
+
+def glance(source: Any, max_pixels: int = MAX_PIXELS) -> Verdict:
+    """Read the header and the end of a picture: several times faster than `look`, and blind to damage in between.
+
+    Only JPEG, PNG, GIF and WebP say where they end. What does not end so, and every other format, is looked at whole.
+    """
+    if not isinstance(source, str | Path):
+        return look(source, max_pixels)
+    try:
+        with open(source, "rb") as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            stat = os.fstat(file.fileno())
+            head = file.read(_ENDS)
+            file.seek(max(0, stat.st_size - _ENDS))
+            tail = file.read(_ENDS)
+            file.seek(0)
+            with Image.open(file) as picture:
+                height, width = _upright(picture)
+                form, mode = str(picture.format), picture.mode
+    except Exception:  # Pillow's readers raise nearly every kind; `look` says what it is
+        return look(source, max_pixels)
+    if not _ends(form, head, tail, stat.st_size) or height * width > max_pixels:
+        return look(source, max_pixels)
+    ends = fingerprint(head + tail + stat.st_size.to_bytes(8, "little"))
+    return Verdict("", "", stat.st_size, stat.st_mtime_ns, "", ends, height, width, form, mode)
+
+
+def fingerprint(data: bytes) -> str:
+    """A hash by which equal contents are found."""
+    return sha256(data).hexdigest()[:32]
+
+
+def _read(source: Any) -> tuple[bytes | None, Mapping[str, int]]:
+    """All bytes of a file and its size and time; no bytes for what only `decode` can read."""
+    if isinstance(source, bytes):
+        return source, {}
+    if not isinstance(source, str | Path):
+        return None, {}
+    try:
+        with open(source, "rb") as file:
+            stat = os.fstat(file.fileno())
+            return file.read(), {"size": stat.st_size, "mtime": stat.st_mtime_ns}
+    except OSError:
+        return None, {}
+
+
+def _array(source: np.ndarray) -> Verdict:
+    kind = f"{source.shape} {source.dtype}".encode()
+    digest = fingerprint(kind + np.ascontiguousarray(source).tobytes())
+    return Verdict(size=source.nbytes, digest=digest, format="array", mode=str(source.dtype))
+
+
+def _header(seen: Verdict, data: bytes) -> Verdict:
+    """Size, format and mode, as far as the header can be read."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(data)) as picture:
+                height, width = _upright(picture)
+                return replace(seen, height=height, width=width, format=str(picture.format), mode=picture.mode)
+    except UnidentifiedImageError:
+        return replace(seen, reason=NOT_AN_IMAGE)
+    except Exception:  # as above
+        return seen
+
+
+def _upright(picture: Image.Image) -> tuple[int, int]:
+    try:
+        turned = picture.getexif().get(ExifTags.Base.Orientation) in (5, 6, 7, 8) and picture.format != "TIFF"
+    except Exception:  # damaged EXIF: the picture stays as it lies
+        turned = False
+    return picture.size if turned else (picture.height, picture.width)
+
+
+def _seen(verdict: Verdict, picture: Image.Image, *, turned: bool) -> Verdict:
+    """With what the pixels (RGB) say. turned: they have the size of the file, not a reduced one."""
+    if turned:
+        verdict = replace(verdict, height=picture.height, width=picture.width)
+    counts = np.array(picture.histogram(), np.float64).reshape(3, 256) / (picture.width * picture.height)
+    values = np.arange(256) / 255
+    factor = max(1, min(picture.size) // 64)
+    small = picture.reduce(factor).convert("L").resize(_SMALL, Image.Resampling.BOX)
+    return replace(
+        verdict,
+        mean=tuple((counts @ values).tolist()),
+        square=tuple((counts @ np.square(values)).tolist()),
+        small=base64.b64encode(small.tobytes()).decode(),
+    )
+
+
+def _ends(form: str, head: bytes, tail: bytes, size: int) -> bool:
+    """Whether the file ends as its format does; False for formats without a known end."""
+    if form in ("JPEG", "MPO"):
+        return tail.endswith(b"\xff\xd9")
+    if form == "PNG":
+        return tail[-8:-4] == b"IEND"
+    if form == "GIF":
+        return tail.endswith(b";")
+    return form == "WEBP" and int.from_bytes(head[4:8], "little") + 8 <= size
