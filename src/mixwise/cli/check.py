@@ -34,14 +34,15 @@ def check(
     """Say what is in a folder of pictures, what is wrong, and what training would do. Exit code 1: it would stop."""
     from mixwise.data.decode import MAX_PIXELS
     from mixwise.screening import check as run
+    from mixwise.screening.check import check_beside
 
     if html is not None:
-        from mixwise.report.check import check_page, write_page
-
-        check_page(html, data)
+        check_beside(html, data, (".html", ".htm"))
     with progress("checking", err) as report:
         result = run(data, near=near, cache=cache, max_pixels=max_pixels or MAX_PIXELS, progress=report)
     if html is not None:
+        from mixwise.report.check import write_page
+
         write_page(html, result)
     if json:
         print(result.to_json())
@@ -109,8 +110,9 @@ def _print_findings(result: "Check", limit: int = 6) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in ("", "found", "training"):
         table.add_column(column, overflow="fold", ratio=None if not column else 3 if column == "found" else 2)
+    why = {picture.name: f": {picture.verdict.detail}" for picture in result.pictures if picture.verdict.detail}
     for finding in result.findings:
-        shown = [" = ".join(map(escape, group)) for group in finding.groups[:limit]]
+        shown = [escape(" = ".join(name + why.get(name, "") for name in group)) for group in finding.groups[:limit]]
         if len(finding.groups) > limit:
             shown.append(f"… {len(finding.groups) - limit} more")
         places = "".join(f"\n[dim]{place}[/]" for place in shown)

@@ -5,8 +5,8 @@ from pathlib import Path
 import jinja2
 
 from mixwise.config import Preprocess
-from mixwise.errors import UsageError
-from mixwise.files import check_output, write_text
+from mixwise.data import BadImage
+from mixwise.files import write_text
 from mixwise.report.run import thumbnail
 from mixwise.screening import Check, Finding
 
@@ -14,13 +14,6 @@ SHOWN = 24
 """Thumbnails of one finding at most."""
 
 _VIEW = Preprocess(image=(96, 96), mean=(0.5,) * 3, std=(0.5,) * 3)
-
-
-def check_page(path: Path, data: str) -> None:
-    """Refuse, before any work, a place for the page that cannot be written or lies in the data folder."""
-    check_output(path, suffixes=(".html", ".htm"), source=Path(data), overwrite=True)
-    if path.absolute().resolve().is_relative_to(Path(data).absolute().resolve()):
-        raise UsageError(f"{path} lies in the data folder, where nothing is written: choose another place")
 
 
 def write_page(path: Path, result: Check) -> None:
@@ -44,14 +37,18 @@ def write_page(path: Path, result: Check) -> None:
 def _tiles(result: Check, finding: Finding) -> list[list[tuple[str, str, str]]]:
     """For each group (name, thumbnail or nothing, why there is none), as many as fit on the page."""
     by_name = {picture.name: picture for picture in result.pictures}
+    below = Path(result.data)  # what no split uses is named by its path there
     tiles = []
     for group in finding.groups[:SHOWN]:
         row = []
         for name in group[:SHOWN]:
             picture = by_name.get(name)
-            if picture is None or picture.verdict.reason:
-                row.append((name, "", "" if picture is None else picture.verdict.detail))
-            else:
-                row.append((name, thumbnail(picture.source, _VIEW, side=96), ""))
+            if picture is not None and picture.verdict.reason:
+                row.append((name, "", picture.verdict.detail))
+                continue
+            try:
+                row.append((name, thumbnail(str(below / name) if picture is None else picture.source, _VIEW, 96), ""))
+            except BadImage as error:
+                row.append((name, "", error.detail))
         tiles.append(row)
     return tiles

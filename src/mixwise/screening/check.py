@@ -13,7 +13,8 @@ from mixwise.config import Data
 from mixwise.data import Catalog, discover
 from mixwise.data.decode import MAX_PIXELS
 from mixwise.errors import UsageError
-from mixwise.screening.findings import Finding, Picture, Seen, find, listed, ordered, pictures
+from mixwise.files import check_output
+from mixwise.screening.findings import Finding, Picture, Seen, counted, find, ordered, pictures
 from mixwise.screening.leftovers import Leftovers, leftovers
 from mixwise.screening.near import near_pairs
 from mixwise.screening.scan import Progress, is_file, key, read_verdicts, scan, write_verdicts
@@ -116,7 +117,9 @@ def check(
     True
     """
     settings = settings or Data(source=str(data))
-    kept = None if cache is None else _outside(Path(cache), data)
+    kept = None if cache is None else Path(cache)
+    if kept is not None:
+        check_beside(kept, data, (".jsonl",))
     try:
         catalog = discover(data, val_split=settings.val_split, seed=settings.split_seed)
     except UsageError as error:
@@ -140,6 +143,8 @@ def _look(
 ) -> Seen:
     sources = [source for items in catalog.splits.values() for source in items.sources]
     known = {} if cache is None else read_verdicts(cache)
+    # Another limit than last time changes these verdicts, whatever the file.
+    known = {k: v for k, v in known.items() if v.reason != "too large" and v.height * v.width <= max_pixels}
     see = partial(look, max_pixels=max_pixels)
     verdicts = scan(sources, see, known=known, workers=workers, progress=progress)
     if cache is not None:
@@ -151,21 +156,21 @@ def _look(
     return seen
 
 
-def _outside(path: Path, data: str | Path) -> Path:
-    """Nothing is written into the data folder."""
+def check_beside(path: Path, data: str | Path, suffixes: tuple[str, ...]) -> None:
+    """Refuse, before any work, a place that cannot be written, and every place in the data folder."""
+    check_output(path, suffixes=suffixes, source=Path(data), overwrite=True)
     if path.absolute().resolve().is_relative_to(Path(data).absolute().resolve()):
         raise UsageError(f"{path} lies in the data folder, where nothing is written: choose another place")
-    return path
 
 
 def _left(left: Leftovers) -> list[Finding]:
     found = []
     if left.outside:
-        text = f"{len(left.outside)} images in no class or split: {listed(left.outside, 3)}"
+        text = f"{counted(left.outside)} in no class or split"
         groups = tuple((name,) for name in left.outside)
         found.append(Finding("outside", "warning", len(left.outside), text, "passes them over", groups))
     if left.disguised:
-        text = f"{len(left.disguised)} pictures whose extension is no image's: {listed(left.disguised, 3)}"
+        text = f"{counted(left.disguised)} in files whose extension is no image's"
         action = "passes them over: rename them to use them"
         groups = tuple((name,) for name in left.disguised)
         found.append(Finding("disguised", "warning", len(left.disguised), text, action, groups))
@@ -185,7 +190,7 @@ def _near(every: Sequence[Picture]) -> list[Finding]:
     if not pairs:
         return []
     across = sum(every[i].split != every[j].split for i, j in pairs)
-    text = f"{len(pairs)} pairs that look alike, {across} of them across splits; a hint, to be looked at"
+    text = f"{counted(pairs, 'pair')} that look alike, {across} of them across splits; a hint, to be looked at"
     groups = tuple((every[i].name, every[j].name) for i, j in pairs)
     return [Finding("look_alike", "note", len(pairs), text, "keeps them", groups)]
 

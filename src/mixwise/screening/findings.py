@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mixwise.data import Catalog, Items
+from mixwise.data.layout import SPLITS
 from mixwise.screening.verdict import Verdict
 
 TINY = 5
@@ -42,7 +43,7 @@ class Finding:
 
 _BAD = {
     "missing": "listed but not there",
-    "empty": "without a single byte",
+    "empty": "of zero bytes",
     "truncated": "cut off before the end",
     "unreadable": "damaged",
     "not an image": "with a content that is no image",
@@ -109,7 +110,7 @@ def bad_pictures(every: Sequence[Picture], on_bad: str, max_bad: float) -> Itera
         if those:
             level: Level = "warning" if on_bad == "skip" else "stop"
             groups = tuple((picture.name,) for picture in those)
-            yield Finding(reason.replace(" ", "_"), level, len(those), f"{_n(those)} {text}", action, groups)
+            yield Finding(reason.replace(" ", "_"), level, len(those), f"{counted(those)} {text}", action, groups)
     if on_bad == "skip" and bad and len(bad) > max_bad * len(every):
         text = f"{len(bad)} of {len(every)} pictures ({len(bad) / len(every):.0%}) cannot be read"
         yield Finding("too_many_bad", "stop", len(bad), text, f"stops above data.max_bad = {max_bad:.0%}")
@@ -127,17 +128,17 @@ def _equal(catalog: Catalog, every: Sequence[Picture]) -> Iterator[Finding]:
     plain = [group for group in groups if len({(picture.label, picture.split) for picture in group}) == 1]
     if labels:
         first = " and ".join(sorted({catalog.classes[picture.label] for picture in labels[0]}))
-        text = f"{_n(labels)} under more than one label, such as {first}"
+        text = f"{counted(labels)} under more than one label, such as {first}"
         action = "keeps them: at least one of the labels is wrong, so correct it"
         yield Finding("same_picture_two_labels", "warning", len(labels), text, action, _names(labels))
     if splits:
         pairs = Counter(" and ".join(dict.fromkeys(picture.split for picture in group)) for group in splits)
         places = ", ".join(f"{count} in {both}" for both, count in pairs.items())
-        text = f"{_n(splits)} in more than one split: {places}"
+        text = f"{counted(splits)} in more than one split: {places}"
         action = "keeps them: the score counts pictures that were learned by heart"
         yield Finding("same_picture_two_splits", "warning", len(splits), text, action, _names(splits))
     if plain:
-        text = f"{_n(plain)} more than once in one class, {sum(map(len, plain))} files in all"
+        text = f"{counted(plain)} more than once in one class, {sum(map(len, plain))} files in all"
         yield Finding("same_picture_twice", "note", len(plain), text, "keeps them: each file counts", _names(plain))
 
 
@@ -164,6 +165,12 @@ def _classes(catalog: Catalog, left: Catalog) -> Iterator[Finding]:
             text = f"all pictures of {split} are of class {present[0]}"
             action = "runs: nothing can be told apart" if split == "train" else "runs: the score says little"
             yield Finding(f"one_class_in_{split}", "warning", 1, text, action)
+    spelled = {split: [name for name in names if name.lower() in SPLITS[split]] for split in SPLITS}
+    if sum(map(bool, spelled.values())) > 1:
+        both = [name for those in spelled.values() for name in those]
+        text = f"the classes {listed(both)} have the names of splits: their folders were taken for classes"
+        action = "runs, and learns to tell these folders apart; are there pictures beside the class folders in them?"
+        yield Finding("splits_as_classes", "warning", len(both), text, action)
     if "train" in counts and len(names) > 1:
         yield from _sizes(names, counts["train"])
 
@@ -171,7 +178,7 @@ def _classes(catalog: Catalog, left: Catalog) -> Iterator[Finding]:
 def _sizes(names: Sequence[str], counts: np.ndarray) -> Iterator[Finding]:
     tiny = [f"{name} ({count})" for name, count in zip(names, counts, strict=True) if 0 < count < TINY]
     if tiny:
-        text = f"{_n(tiny, 'class')} with fewer than {TINY} training pictures: {listed(tiny)}"
+        text = f"{counted(tiny, 'class')} with fewer than {TINY} training pictures: {listed(tiny)}"
         yield Finding("tiny_class", "warning", len(tiny), text, "runs: such a class is hardly learned")
     few, many = int(np.argmin(counts)), int(np.argmax(counts))
     if 0 < HEAVY * counts[few] <= counts[many]:
@@ -188,7 +195,8 @@ def listed(names: Sequence[str], limit: int = 8) -> str:
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
 
 
-def _n(those: Sequence[Any], what: str = "picture") -> str:
+def counted(those: Sequence[Any], what: str = "picture") -> str:
+    """ "1 picture" or "3 pictures"."""
     plural = what + ("es" if what.endswith("s") else "s")
     return f"{len(those)} {what if len(those) == 1 else plural}"
 

@@ -12,13 +12,13 @@ from rich.progress import Progress
 from mixwise.config import Data
 from mixwise.data import Catalog, Items
 from mixwise.errors import MixwiseError
-from mixwise.screening.findings import Finding, Seen, bad_pictures, chosen, find, listed, pictures, without_bad
+from mixwise.screening.findings import Finding, Seen, bad_pictures, chosen, counted, find, listed, pictures, without_bad
 from mixwise.screening.scan import is_file, key, read_verdicts, scan, unchanged
 from mixwise.screening.verdict import Verdict, fingerprint, glance
 
 _SHOWN = 5
 
-_WORTH_A_LINE = ("same_picture_two_labels", "same_picture_two_splits", "tiny_class", "imbalance")
+_WORTH_A_LINE = ("same_picture_two_labels", "same_picture_two_splits", "splits_as_classes", "tiny_class", "imbalance")
 """Warnings that no note of the catalog gives already."""
 
 
@@ -64,7 +64,7 @@ def screened_before(catalog: Catalog, path: Path, console: Console) -> Catalog:
                 changed.append(name)
         splits[split] = chosen(items, keep)
     if changed:
-        text = f"{len(changed)} pictures were changed since the run was started: {listed(changed, _SHOWN)}"
+        text = f"{counted(changed)} changed since the run was started: {listed(changed, _SHOWN)}"
         console.print(text, highlight=False, markup=False)
     return replace(catalog, splits=splits)
 

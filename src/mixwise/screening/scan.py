@@ -102,6 +102,8 @@ def write_verdicts(path: Path, verdicts: Mapping[str, Verdict]) -> None:
 
 
 def _entry(line: str) -> tuple[str, Verdict]:
-    fields: dict[str, Any] = json.loads(line)
+    fields = json.loads(line)
     place = fields.pop("path")
-    return place, Verdict(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
+    for name in ("mean", "square"):
+        fields[name] = tuple(fields.get(name, ()))
+    return place, Verdict(**fields)
