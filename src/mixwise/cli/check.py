@@ -112,7 +112,8 @@ def _print_findings(result: "Check", limit: int = 6) -> None:
         table.add_column(column, overflow="fold", ratio=None if not column else 3 if column == "found" else 2)
     why = {picture.name: f": {picture.verdict.detail}" for picture in result.pictures if picture.verdict.detail}
     for finding in result.findings:
-        shown = [escape(" = ".join(name + why.get(name, "") for name in group)) for group in finding.groups[:limit]]
+        sign = " = " if finding.kind.startswith("same") else " ~ "
+        shown = [escape(sign.join(name + why.get(name, "") for name in group)) for group in finding.groups[:limit]]
         if len(finding.groups) > limit:
             shown.append(f"… {len(finding.groups) - limit} more")
         places = "".join(f"\n[dim]{place}[/]" for place in shown)

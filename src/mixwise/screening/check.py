@@ -16,7 +16,7 @@ from mixwise.errors import UsageError
 from mixwise.files import check_output
 from mixwise.screening.findings import Finding, Picture, Seen, counted, find, ordered, pictures
 from mixwise.screening.leftovers import Leftovers, leftovers
-from mixwise.screening.near import near_pairs
+from mixwise.screening.near import look_alikes
 from mixwise.screening.scan import Progress, is_file, key, read_verdicts, scan, write_verdicts
 from mixwise.screening.verdict import look
 
@@ -166,33 +166,33 @@ def check_beside(path: Path, data: str | Path, suffixes: tuple[str, ...]) -> Non
 def _left(left: Leftovers) -> list[Finding]:
     found = []
     if left.outside:
-        text = f"{counted(left.outside)} in no class or split"
+        text = f"{counted(len(left.outside))} in no class or split"
         groups = tuple((name,) for name in left.outside)
         found.append(Finding("outside", "warning", len(left.outside), text, "passes them over", groups))
     if left.disguised:
-        text = f"{counted(left.disguised)} in files whose extension is no image's"
+        text = f"{counted(len(left.disguised))} in files whose extension is no image's"
         action = "passes them over: rename them to use them"
         groups = tuple((name,) for name in left.disguised)
         found.append(Finding("disguised", "warning", len(left.disguised), text, action, groups))
     for kind, counts, what in (
-        ("other_files", left.others, "files whose extension is no image's"),
-        ("hidden_files", left.hidden, "hidden and system files"),
+        ("other_files", left.others, "{} without an image's extension"),
+        ("hidden_files", left.hidden, "{}, hidden or of a system"),
     ):
         if counts:
             kinds = ", ".join(f"{name} ({count})" for name, count in sorted(counts.items()))
-            text = f"{counts.total()} {what}: {kinds}"
+            text = f"{what.format(counted(counts.total(), 'file'))}: {kinds}"
             found.append(Finding(kind, "note", counts.total(), text, "passes them over"))
     return found
 
 
 def _near(every: Sequence[Picture]) -> list[Finding]:
-    pairs = near_pairs([picture.verdict for picture in every])
-    if not pairs:
+    groups = [[every[i] for i in group] for group in look_alikes([picture.verdict for picture in every])]
+    if not groups:
         return []
-    across = sum(every[i].split != every[j].split for i, j in pairs)
-    text = f"{counted(pairs, 'pair')} that look alike, {across} of them across splits; a hint, to be looked at"
-    groups = tuple((every[i].name, every[j].name) for i, j in pairs)
-    return [Finding("look_alike", "note", len(pairs), text, "keeps them", groups)]
+    across = sum(len({picture.split for picture in group}) > 1 for group in groups)
+    text = f"{counted(len(groups), 'group')} of pictures that look alike, {across} across splits; a hint, not proof"
+    names = tuple(tuple(picture.name for picture in group) for group in groups)
+    return [Finding("look_alike", "note", len(groups), text, "keeps them: look at them", names)]
 
 
 def _summary(catalog: Catalog, every: Sequence[Picture], left: Leftovers) -> Summary:

@@ -110,7 +110,7 @@ def bad_pictures(every: Sequence[Picture], on_bad: str, max_bad: float) -> Itera
         if those:
             level: Level = "warning" if on_bad == "skip" else "stop"
             groups = tuple((picture.name,) for picture in those)
-            yield Finding(reason.replace(" ", "_"), level, len(those), f"{counted(those)} {text}", action, groups)
+            yield Finding(reason.replace(" ", "_"), level, len(those), f"{counted(len(those))} {text}", action, groups)
     if on_bad == "skip" and bad and len(bad) > max_bad * len(every):
         text = f"{len(bad)} of {len(every)} pictures ({len(bad) / len(every):.0%}) cannot be read"
         yield Finding("too_many_bad", "stop", len(bad), text, f"stops above data.max_bad = {max_bad:.0%}")
@@ -128,17 +128,17 @@ def _equal(catalog: Catalog, every: Sequence[Picture]) -> Iterator[Finding]:
     plain = [group for group in groups if len({(picture.label, picture.split) for picture in group}) == 1]
     if labels:
         first = " and ".join(sorted({catalog.classes[picture.label] for picture in labels[0]}))
-        text = f"{counted(labels)} under more than one label, such as {first}"
+        text = f"{counted(len(labels))} under more than one label, such as {first}"
         action = "keeps them: at least one of the labels is wrong, so correct it"
         yield Finding("same_picture_two_labels", "warning", len(labels), text, action, _names(labels))
     if splits:
         pairs = Counter(" and ".join(dict.fromkeys(picture.split for picture in group)) for group in splits)
         places = ", ".join(f"{count} in {both}" for both, count in pairs.items())
-        text = f"{counted(splits)} in more than one split: {places}"
+        text = f"{counted(len(splits))} in more than one split: {places}"
         action = "keeps them: the score counts pictures that were learned by heart"
         yield Finding("same_picture_two_splits", "warning", len(splits), text, action, _names(splits))
     if plain:
-        text = f"{counted(plain)} more than once in one class, {sum(map(len, plain))} files in all"
+        text = f"{counted(len(plain))} more than once in one class, {sum(map(len, plain))} files in all"
         yield Finding("same_picture_twice", "note", len(plain), text, "keeps them: each file counts", _names(plain))
 
 
@@ -178,7 +178,7 @@ def _classes(catalog: Catalog, left: Catalog) -> Iterator[Finding]:
 def _sizes(names: Sequence[str], counts: np.ndarray) -> Iterator[Finding]:
     tiny = [f"{name} ({count})" for name, count in zip(names, counts, strict=True) if 0 < count < TINY]
     if tiny:
-        text = f"{counted(tiny, 'class')} with fewer than {TINY} training pictures: {listed(tiny)}"
+        text = f"{counted(len(tiny), 'class')} with fewer than {TINY} training pictures: {listed(tiny)}"
         yield Finding("tiny_class", "warning", len(tiny), text, "runs: such a class is hardly learned")
     few, many = int(np.argmin(counts)), int(np.argmax(counts))
     if 0 < HEAVY * counts[few] <= counts[many]:
@@ -195,10 +195,14 @@ def listed(names: Sequence[str], limit: int = 8) -> str:
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
 
 
-def counted(those: Sequence[Any], what: str = "picture") -> str:
-    """ "1 picture" or "3 pictures"."""
+def counted(count: int, what: str = "picture") -> str:
+    """The number of things with the word for them.
+
+    >>> counted(1), counted(2, "class")
+    ('1 picture', '2 classes')
+    """
     plural = what + ("es" if what.endswith("s") else "s")
-    return f"{len(those)} {what if len(those) == 1 else plural}"
+    return f"{count} {what if count == 1 else plural}"
 
 
 def _names(groups: Sequence[Sequence[Picture]]) -> tuple[tuple[str, ...], ...]:

@@ -64,7 +64,7 @@ def screened_before(catalog: Catalog, path: Path, console: Console) -> Catalog:
                 changed.append(name)
         splits[split] = chosen(items, keep)
     if changed:
-        text = f"{counted(changed)} changed since the run was started: {listed(changed, _SHOWN)}"
+        text = f"{counted(len(changed))} changed since the run was started: {listed(changed, _SHOWN)}"
         console.print(text, highlight=False, markup=False)
     return replace(catalog, splits=splits)
 

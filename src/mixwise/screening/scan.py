@@ -2,6 +2,7 @@
 
 import json
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -41,7 +42,8 @@ def scan(
     """
     verdicts: list[Verdict] = []
     held = known or {}
-    with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(workers or min(8, os.cpu_count() or 1)) as pool, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"PIL\.")  # what matters of them is in the verdicts
         for start in range(0, len(sources), _CHUNK):
             chunk = sources[start : start + _CHUNK]
             verdicts += pool.map(lambda source: _valid(source, held) or see(source), chunk)

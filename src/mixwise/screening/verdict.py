@@ -3,7 +3,6 @@
 import base64
 import io
 import os
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -91,8 +90,7 @@ def glance(source: Any, max_pixels: int = MAX_PIXELS) -> Verdict:
     if not isinstance(source, str | Path):
         return look(source, max_pixels)
     try:
-        with open(source, "rb") as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        with open(source, "rb") as file:
             stat = os.fstat(file.fileno())
             head = file.read(_ENDS)
             file.seek(max(0, stat.st_size - _ENDS))
@@ -137,13 +135,14 @@ def _array(source: np.ndarray) -> Verdict:
 def _header(seen: Verdict, data: bytes) -> Verdict:
     """Size, format and mode, as far as the header can be read."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(data)) as picture:
-                height, width = _upright(picture)
-                return replace(seen, height=height, width=width, format=str(picture.format), mode=picture.mode)
+        with Image.open(io.BytesIO(data)) as picture:
+            height, width = _upright(picture)
+            return replace(seen, height=height, width=width, format=str(picture.format), mode=picture.mode)
     except UnidentifiedImageError:
-        return replace(seen, reason=NOT_AN_IMAGE)
+        # A file that begins as an image does is a damaged one.
+        start = data[:16].ljust(16, b"\0")
+        begins = any(accept is not None and accept(start) is True for _, accept in Image.OPEN.values())
+        return seen if begins else replace(seen, reason=NOT_AN_IMAGE)
     except Exception:  # as above
         return seen
 
