@@ -374,7 +374,7 @@ def test_a_class_without_a_readable_training_picture_stops(tmp_path: Path):
     (tmp_path / "train" / "c" / "0.png").write_bytes(b"")
     finding = only(check(tmp_path), "class_missing_in_train")
     assert (finding.level, finding.text) == ("stop", "train has no pictures of c")
-    with pytest.raises(MixwiseError, match=r"train has no pictures of c; stops"):
+    with pytest.raises(MixwiseError, match=r"train has no pictures of c; training stops"):
         screened(tmp_path)
 
 

@@ -118,6 +118,6 @@ def _print(console: Console, catalog: Catalog, seen: Seen, findings: list[Findin
 def _stop(finding: Finding, catalog: Catalog, seen: Seen) -> str:
     bad = [p for p in pictures(catalog, seen) if p.verdict.reason]
     if finding.kind not in {f.kind for f in bad_pictures(bad, "error", 1)} | {"too_many_bad"}:
-        return f"{catalog.source}: {finding.text}; {finding.action}"
+        return f"{catalog.source}: {finding.text}; training {finding.action}"
     reasons = [f"{p.source} ({p.verdict.reason}, {p.verdict.detail})" for p in bad]
     return f"{finding.text}: {listed(reasons, _SHOWN)}; training {finding.action}"

@@ -5,6 +5,7 @@ import io
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -159,15 +160,22 @@ def _seen(verdict: Verdict, picture: Image.Image, *, turned: bool) -> Verdict:
     """With what the pixels (RGB) say. turned: they have the size of the file, not a reduced one."""
     if turned:
         verdict = replace(verdict, height=picture.height, width=picture.width)
-    counts = np.array(picture.histogram(), np.float64).reshape(3, 256) / (picture.width * picture.height)
-    values = np.arange(256) / 255
+    counts = np.array(picture.histogram(), np.float64).reshape(3, 256)
+    moments = (counts @ _powers() / (picture.width * picture.height)).T.tolist()
     small = picture.resize(_SMALL, Image.Resampling.BILINEAR, reducing_gap=3).convert("L")
     return replace(
         verdict,
-        mean=tuple((counts @ values).tolist()),
-        square=tuple((counts @ np.square(values)).tolist()),
+        mean=tuple(moments[0]),
+        square=tuple(moments[1]),
         small=base64.b64encode(small.tobytes()).decode(),
     )
+
+
+@cache
+def _powers() -> np.ndarray:
+    """Each of the 256 values of a channel on a scale of 0 to 1, and its square: (256, 2)."""
+    values = np.arange(256) / 255
+    return np.stack([values, values**2], axis=1)
 
 
 def _ends(form: str, head: bytes, tail: bytes, size: int) -> bool:
