@@ -68,7 +68,7 @@ def _print(result: "Check") -> None:
 
 
 def _print_summary(data: str, s: "Summary") -> None:
-    readable = sum(sum(counts.values()) for counts in s.splits.values())
+    readable = sum(s.pictures.values())
     out.print(
         f"data     {escape(data)}: {readable:,} pictures that can be read, {len(s.classes)} classes\n", highlight=False
     )
@@ -78,7 +78,7 @@ def _print_summary(data: str, s: "Summary") -> None:
         table.add_column(split, justify="right")
     for name, cells in _rows(s):
         table.add_row(escape(name), *cells)
-    table.add_row("[bold]all[/]", *(f"[bold]{sum(counts.values()):,}[/]" for counts in s.splits.values()))
+    table.add_row("[bold]all[/]", *(f"[bold]{count:,}[/]" for count in s.pictures.values()))
     out.print(table, highlight=False)
     if s.height and s.width and s.bytes:
         low, middle, high = (f"{h:.0f} × {w:.0f}" for h, w in zip(s.height, s.width, strict=True))

@@ -25,7 +25,7 @@ def write_page(path: Path, result: Check) -> None:
     page = environment.get_template("check.html").render(
         result=result,
         summary=result.summary,
-        readable=sum(totals.values()),
+        readable=sum(result.summary.pictures.values()),
         totals=totals,
         largest=max(totals.values(), default=0),
         findings=[(finding, _tiles(result, finding)) for finding in result.findings],

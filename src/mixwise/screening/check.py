@@ -31,8 +31,8 @@ class Summary:
     classes: tuple[str, ...] = ()
     splits: dict[str, dict[str, int]] = field(default_factory=dict)
     """Pictures by split and class name, the bad ones left out."""
-    listed: dict[str, int] = field(default_factory=dict)
-    """Pictures by split, the bad ones included."""
+    pictures: dict[str, int] = field(default_factory=dict)
+    """Pictures by split, the bad ones left out; where they have several labels, not the sum over the classes."""
     height: Range | None = None
     """Pixels, upright."""
     width: Range | None = None
@@ -123,7 +123,7 @@ def check(
     try:
         catalog = discover(data, val_split=settings.val_split, seed=settings.split_seed)
     except UsageError as error:
-        if not Path(data).is_dir():
+        if not Path(data).exists():
             raise
         finding = Finding("layout", "stop", 1, str(error), "stops")
         return Check(str(data), Summary(), (finding,), (), ())
@@ -199,7 +199,8 @@ def _summary(catalog: Catalog, every: Sequence[Picture], left: Leftovers) -> Sum
     good = [picture for picture in every if not picture.verdict.reason]
     splits = {split: dict.fromkeys(catalog.classes, 0) for split in catalog.splits}
     for picture in good:
-        splits[picture.split][catalog.classes[picture.label]] += 1
+        for label in picture.labels:
+            splits[picture.split][catalog.classes[label]] += 1
     verdicts = [picture.verdict for picture in good]
     mean = np.mean([v.mean for v in verdicts], axis=0) if verdicts else np.zeros(0)
     square = np.mean([v.square for v in verdicts], axis=0) if verdicts else np.zeros(0)
@@ -207,7 +208,7 @@ def _summary(catalog: Catalog, every: Sequence[Picture], left: Leftovers) -> Sum
     return Summary(
         classes=catalog.classes,
         splits=splits,
-        listed={split: len(items) for split, items in catalog.splits.items()},
+        pictures={split: sum(picture.split == split for picture in good) for split in catalog.splits},
         height=_range([v.height for v in verdicts]),
         width=_range([v.width for v in verdicts]),
         bytes=_range([v.size for v in verdicts]),

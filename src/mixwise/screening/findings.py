@@ -56,7 +56,8 @@ class Picture:
     """A picture of a catalog with its verdict."""
 
     split: str
-    label: int
+    labels: tuple[int, ...]
+    """Positions in the catalog's classes: one, or any number where pictures have several."""
     name: str
     source: Any
     verdict: Verdict
@@ -65,9 +66,18 @@ class Picture:
 def pictures(catalog: Catalog, seen: Seen) -> Iterator[Picture]:
     """Every picture, split by split."""
     for split, items in catalog.splits.items():
-        rows = zip(items.labels.tolist(), items.names, items.sources, seen[split], strict=True)
+        several = items.labels.ndim > 1
+        rows = zip(items.labels, items.names, items.sources, seen[split], strict=True)
         for label, name, source, verdict in rows:
-            yield Picture(split, label, name, source, verdict)
+            labels = tuple(np.flatnonzero(label).tolist()) if several else (int(label),)
+            yield Picture(split, labels, name, source, verdict)
+
+
+def class_counts(items: Items, classes: int) -> np.ndarray:
+    """(classes,) pictures of each class; with several labels a picture it counts for each of them."""
+    if items.labels.ndim > 1:
+        return items.labels.sum(axis=0).astype(np.int64)
+    return np.bincount(items.labels, minlength=classes)
 
 
 def without_bad(catalog: Catalog, seen: Seen) -> Catalog:
@@ -123,11 +133,11 @@ def _equal(catalog: Catalog, every: Sequence[Picture]) -> Iterator[Finding]:
         if picture.verdict.digest and not picture.verdict.reason:
             by_digest[picture.verdict.digest].append(picture)
     groups = [group for group in by_digest.values() if len(group) > 1]
-    labels = [group for group in groups if len({picture.label for picture in group}) > 1]
+    labels = [group for group in groups if len({picture.labels for picture in group}) > 1]
     splits = [group for group in groups if len({picture.split for picture in group}) > 1]
-    plain = [group for group in groups if len({(picture.label, picture.split) for picture in group}) == 1]
+    plain = [group for group in groups if len({(picture.labels, picture.split) for picture in group}) == 1]
     if labels:
-        first = " and ".join(sorted({catalog.classes[picture.label] for picture in labels[0]}))
+        first = " and ".join(sorted({catalog.classes[label] for picture in labels[0] for label in picture.labels}))
         text = f"{counted(len(labels))} under more than one label, such as {first}"
         action = "keeps them: at least one of the labels is wrong, so correct it"
         yield Finding("same_picture_two_labels", "warning", len(labels), text, action, _names(labels))
@@ -145,9 +155,9 @@ def _equal(catalog: Catalog, every: Sequence[Picture]) -> Iterator[Finding]:
 def _classes(catalog: Catalog, left: Catalog) -> Iterator[Finding]:
     """Classes that are absent, small, alone, or outweighed."""
     names = catalog.classes
-    counts = {split: np.bincount(items.labels, minlength=len(names)) for split, items in left.splits.items()}
+    counts = {split: class_counts(items, len(names)) for split, items in left.splits.items()}
     for split, purpose in (("train", "learn from"), ("val", "validate on")):
-        if split not in counts or not counts[split].sum():
+        if split not in left.splits or not len(left.splits[split]):
             text = f"there are no pictures to {purpose}"
             yield Finding(f"no_{split}_pictures", "stop", 1, text, "stops")
     for split, mine in counts.items():
@@ -161,7 +171,7 @@ def _classes(catalog: Catalog, left: Catalog) -> Iterator[Finding]:
             else:
                 action = f"runs: {split} cannot score these classes"
                 yield Finding(f"class_missing_in_{split}", "warning", len(absent), text, action)
-        if len(present) == 1:
+        if len(present) == 1 and left.task == "classify":
             text = f"all pictures of {split} are of class {present[0]}"
             action = "runs: nothing can be told apart" if split == "train" else "runs: the score says little"
             yield Finding(f"one_class_in_{split}", "warning", 1, text, action)
@@ -172,10 +182,10 @@ def _classes(catalog: Catalog, left: Catalog) -> Iterator[Finding]:
         action = "runs, and learns to tell these folders apart; are there pictures beside the class folders in them?"
         yield Finding("splits_as_classes", "warning", len(both), text, action)
     if "train" in counts and len(names) > 1:
-        yield from _sizes(names, counts["train"])
+        yield from _sizes(names, counts["train"], len(left.splits["train"]))
 
 
-def _sizes(names: Sequence[str], counts: np.ndarray) -> Iterator[Finding]:
+def _sizes(names: Sequence[str], counts: np.ndarray, total: int) -> Iterator[Finding]:
     tiny = [f"{name} ({count})" for name, count in zip(names, counts, strict=True) if 0 < count < TINY]
     if tiny:
         text = f"{counted(len(tiny), 'class')} with fewer than {TINY} training pictures: {listed(tiny)}"
@@ -184,7 +194,7 @@ def _sizes(names: Sequence[str], counts: np.ndarray) -> Iterator[Finding]:
     if 0 < HEAVY * counts[few] <= counts[many]:
         ratio = counts[many] / counts[few]
         text = f"{names[many]} has {ratio:.0f} times the training pictures of {names[few]}: {counts[many]} and "
-        share = counts[many] / counts.sum()
+        share = counts[many] / total
         action = f"runs as they are: look at the recall of each class; always saying {names[many]} is right {share:.0%}"
         yield Finding("imbalance", "warning", 1, text + f"{counts[few]}", action)
 

@@ -5,15 +5,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
 from mixwise.config import Data
 from mixwise.data import Catalog, Items
 from mixwise.errors import MixwiseError
-from mixwise.screening.findings import Finding, Seen, bad_pictures, chosen, counted, find, listed, pictures, without_bad
-from mixwise.screening.scan import is_file, key, read_verdicts, scan, unchanged
+from mixwise.screening.findings import (
+    Finding,
+    Seen,
+    bad_pictures,
+    chosen,
+    class_counts,
+    counted,
+    find,
+    listed,
+    pictures,
+    without_bad,
+)
+from mixwise.screening.scan import is_file, read_verdicts, scan, unchanged
 from mixwise.screening.verdict import Verdict, fingerprint, glance
 
 _SHOWN = 5
@@ -27,7 +37,8 @@ class Screened(Catalog):
     """A catalog without the pictures that cannot be read."""
 
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
-    """Of every file, by its path; kept beside the run so that a resumed one leaves out the same pictures."""
+    """Of every file, and of whatever cannot be read, by the picture's name: kept beside the run, so that a resumed one
+    leaves out the same pictures."""
 
 
 def screen(catalog: Catalog, data: Data, console: Console) -> Screened:
@@ -42,7 +53,7 @@ def screen(catalog: Catalog, data: Data, console: Console) -> Screened:
         # A split without pictures has its own message, which names the folder.
         if finding.level == "stop" and finding.kind not in ("no_train_pictures", "no_val_pictures"):
             raise MixwiseError(_stop(finding, catalog, seen))
-    verdicts = {key(p.source): p.verdict for p in pictures(catalog, seen) if is_file(p.source)}
+    verdicts = {p.name: p.verdict for p in pictures(catalog, seen) if p.verdict.reason or is_file(p.source)}
     left = without_bad(catalog, seen)
     return Screened(**vars(left), verdicts=verdicts)
 
@@ -58,9 +69,9 @@ def screened_before(catalog: Catalog, path: Path, console: Console) -> Catalog:
     for split, items in catalog.splits.items():
         keep = []
         for name, source in zip(items.names, items.sources, strict=True):
-            verdict = verdicts.get(key(source)) if is_file(source) else None
+            verdict = verdicts.get(name)
             keep.append(verdict is None or not verdict.reason)
-            if verdict is not None and not unchanged(source, verdict):
+            if verdict is not None and is_file(source) and not unchanged(source, verdict):
                 changed.append(name)
         splits[split] = chosen(items, keep)
     if changed:
@@ -71,7 +82,7 @@ def screened_before(catalog: Catalog, path: Path, console: Console) -> Catalog:
 
 def class_range(items: Items, classes: int) -> str:
     """How many pictures the classes of a split have: "50 a class", or "3 to 80 a class"."""
-    counts = np.bincount(items.labels, minlength=classes)
+    counts = class_counts(items, classes)
     few, many = int(counts.min()), int(counts.max())
     return f"{few} a class" if few == many else f"{few} to {many} a class"
 

@@ -79,7 +79,7 @@ def unchanged(path: Any, verdict: Verdict) -> bool:
 
 
 def read_verdicts(path: Path) -> dict[str, Verdict]:
-    """Verdicts by path from a file of `write_verdicts`; none where there is no file yet.
+    """Verdicts by name or path from a file of `write_verdicts`; none where there is no file yet.
 
     Raises `UsageError` for a file of another kind, `MixwiseError` for a damaged one.
     """
@@ -99,13 +99,13 @@ def write_verdicts(path: Path, verdicts: Mapping[str, Verdict]) -> None:
     """Write JSON lines, in one step: pictures that cannot be read first, fields that say nothing left out."""
     lines = [json.dumps(_HEADER)]
     for place, verdict in sorted(verdicts.items(), key=lambda pair: not pair[1].reason):
-        lines.append(json.dumps({"path": place} | {k: v for k, v in asdict(verdict).items() if v}))
+        lines.append(json.dumps({"picture": place} | {k: v for k, v in asdict(verdict).items() if v}))
     write_text(path, "\n".join(lines) + "\n")
 
 
 def _entry(line: str) -> tuple[str, Verdict]:
     fields = json.loads(line)
-    place = fields.pop("path")
+    place = fields.pop("picture")
     for name in ("mean", "square"):
         fields[name] = tuple(fields.get(name, ()))
     return place, Verdict(**fields)

@@ -3,7 +3,6 @@
 import base64
 import io
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
@@ -40,7 +39,7 @@ class Verdict:
     mtime: int = 0
     """When the file was last changed, in nanoseconds; with `size` it tells whether a verdict still holds."""
     digest: str = ""
-    """A hash of all bytes; after `glance` empty where they were not all read."""
+    """A hash of all bytes, or of all pixels of what is no file; after `glance` empty where they were not all read."""
     ends: str = ""
     """After `glance`: a hash of the size, the first and the last bytes."""
     height: int = 0
@@ -70,13 +69,14 @@ def look(source: Any, max_pixels: int = MAX_PIXELS) -> Verdict:
     """
     if isinstance(source, np.ndarray):
         return _seen(_array(source), decode(source), turned=True)
-    data, stamp = _read(source)
-    seen = Verdict(size=stamp.get("size", 0), mtime=stamp.get("mtime", 0))
+    data, mtime = _read(source)
+    known = Verdict()
     if data is not None:
-        seen = replace(seen, size=len(data), digest=fingerprint(data))
-    known = seen if data is None else _header(seen, data)
+        known = _header(Verdict(size=len(data), mtime=mtime, digest=fingerprint(data)), data)
     try:
-        picture = decode(source if data is None else data, hint=HINT, max_pixels=max_pixels)
+        # What only `decode` can read has no header to take the size from.
+        hint = None if data is None else HINT
+        picture = decode(source if data is None else data, hint=hint, max_pixels=max_pixels)
     except BadImage as error:
         unknown = known.reason == NOT_AN_IMAGE and error.reason == "unreadable"
         return replace(known, reason=NOT_AN_IMAGE if unknown else error.reason, detail=error.detail)
@@ -88,13 +88,15 @@ def glance(source: Any, max_pixels: int = MAX_PIXELS) -> Verdict:
 
     Only JPEG, PNG, GIF and WebP say where they end. What does not end so, and every other format, is looked at whole.
     """
-    if not isinstance(source, str | Path):
+    if not isinstance(source, str | Path | bytes):
         return look(source, max_pixels)
     try:
-        with open(source, "rb") as file:
-            stat = os.fstat(file.fileno())
+        with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            mtime = 0 if isinstance(source, bytes) else os.fstat(file.fileno()).st_mtime_ns
+            file.seek(0)
             head = file.read(_ENDS)
-            file.seek(max(0, stat.st_size - _ENDS))
+            file.seek(max(0, size - _ENDS))
             tail = file.read(_ENDS)
             file.seek(0)
             with Image.open(file) as picture:
@@ -102,10 +104,10 @@ def glance(source: Any, max_pixels: int = MAX_PIXELS) -> Verdict:
                 form, mode = str(picture.format), picture.mode
     except Exception:  # Pillow's readers raise nearly every kind; `look` says what it is
         return look(source, max_pixels)
-    if not _ends(form, head, tail, stat.st_size) or height * width > max_pixels:
+    if not _ends(form, head, tail, size) or height * width > max_pixels:
         return look(source, max_pixels)
-    ends = fingerprint(head + tail + stat.st_size.to_bytes(8, "little"))
-    return Verdict("", "", stat.st_size, stat.st_mtime_ns, "", ends, height, width, form, mode)
+    ends = fingerprint(head + tail + size.to_bytes(8, "little"))
+    return Verdict("", "", size, mtime, "", ends, height, width, form, mode)
 
 
 def fingerprint(data: bytes) -> str:
@@ -113,18 +115,17 @@ def fingerprint(data: bytes) -> str:
     return sha256(data).hexdigest()[:32]
 
 
-def _read(source: Any) -> tuple[bytes | None, Mapping[str, int]]:
-    """All bytes of a file and its size and time; no bytes for what only `decode` can read."""
+def _read(source: Any) -> tuple[bytes | None, int]:
+    """All bytes of a file and its time; no bytes for what only `decode` can read."""
     if isinstance(source, bytes):
-        return source, {}
+        return source, 0
     if not isinstance(source, str | Path):
-        return None, {}
+        return None, 0
     try:
         with open(source, "rb") as file:
-            stat = os.fstat(file.fileno())
-            return file.read(), {"size": stat.st_size, "mtime": stat.st_mtime_ns}
+            return file.read(), os.fstat(file.fileno()).st_mtime_ns
     except OSError:
-        return None, {}
+        return None, 0
 
 
 def _array(source: np.ndarray) -> Verdict:
@@ -163,6 +164,8 @@ def _seen(verdict: Verdict, picture: Image.Image, *, turned: bool) -> Verdict:
     counts = np.array(picture.histogram(), np.float64).reshape(3, 256)
     moments = (counts @ _powers() / (picture.width * picture.height)).T.tolist()
     small = picture.resize(_SMALL, Image.Resampling.BILINEAR, reducing_gap=3).convert("L")
+    if not verdict.digest:
+        verdict = replace(verdict, digest=fingerprint(f"{picture.size}".encode() + picture.tobytes()))
     return replace(
         verdict,
         mean=tuple(moments[0]),
