@@ -330,8 +330,10 @@ def test_da21_look_alikes_are_a_hint_on_demand(tmp_path: Path, scene: Image.Imag
     make(tmp_path, TWO)
     scene.resize((400, 240)).save(tmp_path / "train" / "a" / "scene.png")
     scene.resize((200, 120)).save(tmp_path / "val" / "a" / "again.jpg", quality=60)
-    Image.new("RGB", (9, 9), "red").save(tmp_path / "train" / "a" / "flat.png")
-    Image.new("RGB", (9, 9), "blue").save(tmp_path / "train" / "b" / "flat.png")
+    for name, grey in (("a", 90), ("b", 170)):  # nearly flat: the same one step of grey at the same place
+        flat = Image.new("L", (32, 32), grey)
+        flat.paste(grey + 1, (16, 0, 32, 32))
+        flat.save(tmp_path / "train" / name / "flat.png")
     assert check(tmp_path).findings == ()
     finding = only(check(tmp_path, near=True), "look_alike")
     assert finding.groups == (("train/a/scene.png", "val/a/again.jpg"),)
