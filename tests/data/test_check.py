@@ -550,6 +550,7 @@ def test_train_says_in_three_lines_what_it_found(tmp_path: Path):
     assert lines[1:3] == text
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow warns of broken EXIF
 def test_odd_images(odd_images: Path):
     """Driven by the manifest: what decodes is good, what does not is bad, and a glance sees the same."""
     for entry in json.loads((odd_images / "manifest.json").read_text())["files"]:
