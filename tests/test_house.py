@@ -33,6 +33,7 @@ LAYERS = [
     ["timm"],
     ["tasks"],
     ["data"],
+    ["screening"],
     ["training"],
     ["prediction"],
     ["comparison"],

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mixwise.prediction import Prediction, Predictor
     from mixwise.reparameterization import Reparameterization, reparam
     from mixwise.resizing import resize
+    from mixwise.screening import Check, check
     from mixwise.trainer import TrainResult, train
     from mixwise.weights import Header, create_model, info, load
     from mixwise.weights.convert import convert
@@ -25,6 +26,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Backbone": "mixwise.backbone",
     "BackboneConfig": "mixwise.config",
+    "Check": "mixwise.screening",
     "Evaluation": "mixwise.evaluation",
     "Features": "mixwise.backbone",
     "Header": "mixwise.weights",
@@ -35,6 +37,7 @@ _HOMES = {
     "Reparameterization": "mixwise.reparameterization",
     "TrainResult": "mixwise.trainer",
     "UsageError": "mixwise.errors",
+    "check": "mixwise.screening",
     "convert": "mixwise.weights",
     "create_model": "mixwise.weights",
     "evaluate": "mixwise.evaluation",
@@ -50,6 +53,7 @@ _HOMES = {
 __all__ = [
     "Backbone",
     "BackboneConfig",
+    "Check",
     "Evaluation",
     "Features",
     "Header",
@@ -60,6 +64,7 @@ __all__ = [
     "Reparameterization",
     "TrainResult",
     "UsageError",
+    "check",
     "convert",
     "create_model",
     "evaluate",

@@ -26,6 +26,7 @@ from mixwise.evaluation import answer
 from mixwise.model import Model
 from mixwise.prediction import Predictor
 from mixwise.report.run import write_report
+from mixwise.screening import screened_before, write_verdicts
 from mixwise.tasks import Scores, task
 from mixwise.training.choose import fingerprint, plan
 from mixwise.training.keep import Keeper
@@ -125,6 +126,7 @@ def train(
     prepared = _prepare(catalog, config, *initial_model(config, start))
     run = Run.create(out, config.model)
     run.write_config(config)
+    write_verdicts(run.verdicts_file, catalog.verdicts)
     return _run(run, prepared, console)
 
 
@@ -132,6 +134,7 @@ def _resume(run: Run, console: Console) -> TrainResult:
     config = run.read_config()
     data = config.data
     catalog = discover(data.source, val_split=data.val_split, seed=data.split_seed, classes=config.classes)
+    catalog = screened_before(catalog, run.verdicts_file, console)
     if fingerprint(catalog) != data.fingerprint:
         raise MixwiseError(
             f"the pictures of {data.source} are not those that {run.folder} was started with (names or labels differ), "

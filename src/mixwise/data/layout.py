@@ -28,7 +28,8 @@ IMAGE_EXTENSIONS = frozenset([
 
 TREE = "expected DATA/<class>/*.jpg or DATA/{train,val,test}/<class>/*.jpg"
 
-_JUNK = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx"})
+JUNK = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx"})
+"""Files and folders that systems leave behind, in any case; hidden ones are ignored as well."""
 
 
 @dataclass
@@ -145,7 +146,7 @@ def _entries(folder: Path) -> list[Path]:
         names = sorted(os.listdir(folder))
     except OSError as error:
         raise UsageError(f"cannot look into {folder}: {error.strerror}") from None
-    return [folder / name for name in names if not name.startswith(".") and name.lower() not in _JUNK]
+    return [folder / name for name in names if not name.startswith(".") and name.lower() not in JUNK]
 
 
 def _folders(folder: Path) -> list[Path]:

@@ -10,13 +10,14 @@ from mixwise.config import Augment, Data, Optimizer, Preprocess, Recipe, Size, T
 from mixwise.data import BUILTIN, Catalog, Statistics, discover, measure
 from mixwise.errors import UsageError, unknown
 from mixwise.models import presets
+from mixwise.screening import Screened, class_range, screen
 from mixwise.training.start import start_hash
 from mixwise.weights.pretrained import Start
 
 
 def plan(
     source: str | Path, settings: dict[str, Any], console: Console, start: Start | None = None
-) -> tuple[Catalog, Train]:
+) -> tuple[Screened, Train]:
     """The pictures and the complete settings of a run: chosen where `settings` (by dotted path) leaves them open.
 
     Weights to start from bring their model, image size and normalisation.
@@ -25,17 +26,18 @@ def plan(
     given = {k.removeprefix("data."): v for k, v in settings.items() if k.startswith("data.")}
     where = str(source) if str(source) in BUILTIN else str(Path(source).expanduser().absolute())
     data = Data.parse({"source": where} | given)
-    catalog = discover(data.source, val_split=data.val_split, seed=data.split_seed)
-    counts = {name: len(items) for name, items in catalog.splits.items()}
-    sizes = ", ".join(f"{count} {name}" for name, count in counts.items())
-    console.print(f"data     {data.source}: {len(catalog.classes)} classes, {sizes}", highlight=False, markup=False)
-    for note in catalog.notes:
+    found = discover(data.source, val_split=data.val_split, seed=data.split_seed)
+    classes = len(found.classes)
+    sizes = ", ".join(f"{len(items)} {name} ({class_range(items, classes)})" for name, items in found.splits.items())
+    console.print(f"data     {data.source}: {classes} classes, {sizes}", highlight=False, markup=False)
+    for note in found.notes:
         console.print(f"         {note}", highlight=False, markup=False)
+    catalog = screen(found, data, console)
+    counts = {name: len(items) for name, items in catalog.splits.items()}
     for split in ("train", "val"):
         if not counts.get(split):
             raise UsageError(f"{data.source} has no pictures to {'learn from' if split == 'train' else 'validate on'}")
-    found = measure(catalog.splits["train"], max_pixels=data.max_pixels)
-    pre = _preprocess(found, settings, start)
+    pre = _preprocess(measure(catalog.splits["train"], max_pixels=data.max_pixels), settings, start)
     wanted = str(settings.get("model", "auto"))
     if start is not None:
         model = start.model.config.name
