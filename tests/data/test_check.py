@@ -236,7 +236,7 @@ def test_da14_truncated_is_apart_from_unreadable(tmp_path: Path):
     a = tmp_path / "train" / "a"
     cut(a / "0.jpg")
     (a / "1.jpg").write_text("<html>404</html>")
-    (a / "2.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(100))
+    (a / "2.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"\x07" * 100)
     (a / "3.jpg").unlink()
     (a / "3.jpg").symlink_to(tmp_path / "nowhere.jpg")
     result = check(tmp_path, max_pixels=100_000)
