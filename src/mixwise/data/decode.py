@@ -41,7 +41,7 @@ _SIDEWAYS = (5, 6, 7, 8)
 _PROGRAMS = ("EPS",)
 """Formats that are programs, which Pillow would have another program run."""
 
-_STRIP = 1 << 22
+_STRIP = 1 << 19
 """Pixels that are converted at a time, so that a huge picture is not in memory several times."""
 
 
