@@ -37,6 +37,14 @@ def write_colours(folder: Path, count: int, names: tuple[str, ...] = ("red", "bl
     return folder
 
 
+def damage(path: Path) -> None:
+    """Spoil the pixels of a PNG whose header and end stay whole: only the loader finds out."""
+    data = bytearray(path.read_bytes())
+    start = data.index(b"IDAT") + 10
+    data[start : start + 60] = bytes(255 - value for value in data[start : start + 60])
+    path.write_bytes(data)
+
+
 def tiny(data: Path, out: Path, *, epochs: int = 1, model: str = "pool_nano", **changes):
     settings = TINY | {name.replace("__", "."): value for name, value in changes.items()}
     return train(data, model=model, out=out, epochs=epochs, changes=settings, device="cpu")
@@ -64,10 +72,17 @@ QUICK = ("--model", "pool_nano", "--device", "cpu", "--set", "recipe.batch_size=
 
 def test_da12_one_empty_file_among_fifty_is_named_once_and_left_out(tmp_path):
     data = write_colours(tmp_path / "data", 25)
-    bad = data / "red" / "007.png"
-    bad.write_bytes(b"")
+    (data / "red" / "007.png").write_bytes(b"")
     text = call("train", data, "--epochs", 3, "--out", tmp_path / "run", *QUICK)
-    assert text.count(f"cannot read image {bad}: empty") == 1
+    assert text.count("red/007.png (empty)") == 1
+
+
+def test_da12_one_damaged_file_among_fifty_is_named_once_and_left_out(tmp_path):
+    data = write_colours(tmp_path / "data", 25)
+    bad = data / "red" / "007.png"
+    damage(bad)
+    text = call("train", data, "--epochs", 3, "--out", tmp_path / "run", *QUICK)
+    assert text.count(f"cannot read image {bad}: unreadable") == 1
     assert "pictures that could not be read and were left out: 1 of" in text
     stopped = call("train", data, "--epochs", 1, "--out", tmp_path / "b", "--set", "data.max_bad=0", *QUICK, code=1)
     assert "left out" not in stopped
@@ -76,7 +91,7 @@ def test_da12_one_empty_file_among_fifty_is_named_once_and_left_out(tmp_path):
 def test_da12_more_than_max_bad_stops_with_names(tmp_path):
     data = write_colours(tmp_path / "data", 10)
     for i in range(5):
-        (data / "red" / f"{i:03d}.png").write_bytes(b"x")
+        damage(data / "red" / f"{i:03d}.png")
     with pytest.raises(MixwiseError, match=r"could not be read so far, and max_bad allows a share of 0\.2: .*00.\.png"):
         tiny(data, tmp_path / "run")
 
@@ -87,14 +102,14 @@ def test_da13_on_bad_error_stops_with_path_and_reason(tmp_path, capsys, monkeypa
     if verb == "evaluate":
         tiny(data, tmp_path / "run")
     for bad in (data / "blue").iterdir():
-        bad.write_bytes(b"no picture")
+        damage(bad)
     first = (
         ("train", data, "--out", tmp_path / "run", *QUICK) if verb == "train" else ("evaluate", tmp_path / "run", data)
     )
     code, message = fails(capsys, monkeypatch, *first, "--on-bad", "error")
     assert code == 1
     assert f"cannot read image {data / 'blue'}" in " ".join(message.split())
-    assert "unreadable, its content is no image format that is known" in " ".join(message.split())
+    assert ": unreadable, " in " ".join(message.split())
     assert "Traceback" not in message
 
 
@@ -103,7 +118,7 @@ def test_da14_half_written_pictures_are_skipped_as_truncated_by_every_verb(tmp_p
     bad = data / "red" / "003.jpg"
     Image.effect_noise((80, 80), 60).convert("RGB").save(bad, quality=95)
     bad.write_bytes(bad.read_bytes()[: bad.stat().st_size * 6 // 10])
-    assert "003.jpg: truncated" in call("train", data, "--epochs", 1, "--out", tmp_path / "run", *QUICK)
+    assert "003.jpg (truncated)" in call("train", data, "--epochs", 1, "--out", tmp_path / "run", *QUICK)
     (tmp_path / "other").mkdir()
     os.rename(data, tmp_path / "other" / "data")
     data = tmp_path / "other" / "data"
@@ -139,7 +154,7 @@ def test_da15_pictures_stored_sideways_are_learned_upright(tmp_path):
             else:
                 picture.save(place, quality=95)
     result = tiny(tmp_path / "data", tmp_path / "run", epochs=12, recipe__augment__shift=0)
-    assert result.accuracy == 1
+    assert result.value == 1
 
 
 def ways(path: Path) -> list:
@@ -221,7 +236,7 @@ def test_da22_what_lies_at_the_edge_of_wide_pictures_is_learned_with_pad(tmp_pat
             Image.fromarray(pixels).save(tmp_path / "data" / name / f"{i}.png")
     changes = {"preprocess__fit": fit, "preprocess__image": 16, "recipe__optimizer__lr": 0.01}
     result = tiny(tmp_path / "data", tmp_path / "run", epochs=20, **changes)
-    assert (result.accuracy == 1) is learned
+    assert (result.value == 1) is learned
     predictor = Predictor(result.run)
     assert predictor.preprocess.fit == fit
     page = Run(result.run).report_file.read_text(encoding="utf-8")
@@ -248,7 +263,7 @@ if __name__ == "__main__":
 def test_da24_spawned_workers_change_nothing(tmp_path):
     """With the start method of Windows and macOS, two workers, and a picture that cannot be read."""
     data = write_colours(tmp_path / "data", 12)
-    (data / "red" / "003.png").write_bytes(b"x")
+    damage(data / "red" / "003.png")
     (tmp_path / "spawn.py").write_text(SPAWN, encoding="utf-8")
     command = [sys.executable, tmp_path / "spawn.py", data, tmp_path / "spawned"]
     subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
@@ -258,8 +273,9 @@ def test_da24_spawned_workers_change_nothing(tmp_path):
 
 def test_bad_pictures_do_not_depend_on_workers_or_interruptions(tmp_path):
     data = write_colours(tmp_path / "data", 20)
-    for i in (1, 5, 6):
-        (data / "red" / f"{i:03d}.png").write_bytes(b"x")
+    (data / "red" / "001.png").write_bytes(b"x")
+    for i in (5, 6):
+        damage(data / "red" / f"{i:03d}.png")
     settings = {"state_every": 0, "recipe__batch_size": 4}
     plain = tiny(data, tmp_path / "plain", epochs=3, data__workers=0, **settings)
     busy = Run(tiny(data, tmp_path / "busy", epochs=3, data__workers=2, data__cache=0, **settings).run)
@@ -275,7 +291,7 @@ def test_batches_of_which_all_fell_out_are_skipped(tmp_path, model, accumulate):
     """Batches of two, of which many have none or one picture left; the models have batch norm."""
     data = write_colours(tmp_path / "data", 12)
     for i in range(7):
-        (data / "red" / f"{i:03d}.png").write_bytes(b"x")
+        damage(data / "red" / f"{i:03d}.png")
     changes = {"recipe__batch_size": 2, "data__max_bad": 1.0, "recipe__accumulate": accumulate, "recipe__ema": 0.9}
     result = tiny(data, tmp_path / "run", epochs=2, model=model, **changes)
     rows = Run(result.run).read_metrics()
@@ -290,7 +306,7 @@ def test_nothing_readable_stops(tmp_path):
         path.write_bytes(b"")
     with pytest.raises(MixwiseError, match="2 of the 2 pictures of the val split could not be read"):
         evaluate(run, data)
-    with pytest.raises(MixwiseError, match=r"none of the .* can be read"):
+    with pytest.raises(MixwiseError, match=r"none of its 6 train pictures can be read"):
         tiny(data, tmp_path / "again", data__max_bad=1)
 
 
@@ -298,7 +314,7 @@ def test_max_pixels_reaches_every_verb(tmp_path):
     data = write_colours(tmp_path / "data", 6)
     Image.new("RGB", (40, 40)).save(data / "red" / "000.png")
     text = call("train", data, "--epochs", 1, "--out", tmp_path / "run", "--max-pixels", 1599, *QUICK)
-    assert "000.png: too large, it has 1600 pixels, more than max_pixels allows" in text
+    assert "000.png (too large)" in text
     (tmp_path / "all").mkdir()
     data = data.rename(tmp_path / "all" / "data")
     few = json.loads(call("evaluate", tmp_path / "run", data, "--max-pixels", 1599, "--json"))
@@ -332,6 +348,6 @@ def test_names_that_are_no_text_do_not_stop_anything(tmp_path):
     data = write_colours(tmp_path / "data", 6)
     os.rename(data / "red" / "000.png", os.fsencode(data / "red") + b"/caf\xe9.png")
     Path(os.fsdecode(os.fsencode(data / "red") + b"/na\xefve.png")).write_bytes(b"x")
-    assert "na\\xefve.png: unreadable" in call("train", data, "--epochs", 1, "--out", tmp_path / "run", *QUICK)
+    assert "na\\xefve.png (not an image)" in call("train", data, "--epochs", 1, "--out", tmp_path / "run", *QUICK)
     for form in ([], ["--json"], ["--csv", "-"]):
         assert "caf" in call("predict", tmp_path / "run", data / "red", *form, code=1)

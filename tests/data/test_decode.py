@@ -348,3 +348,22 @@ def test_half_precision_tensors_and_wrong_channels():
     assert pixels(torch.ones(3, 2, 2, dtype=torch.bfloat16))[0, 0].tolist() == [255] * 3
     with pytest.raises(UsageError, match="channels must be 1, 3 or 4, got 2"):
         decode(np.zeros((2, 2), np.uint8), channels=2)
+
+
+@pytest.mark.parametrize("start", [2, 10, 200])
+def test_a_png_with_damaged_pixels_is_never_half_a_picture(start):
+    """Its chunks are all there and the last one ends the file; only the compressed pixels are wrong."""
+    whole = io.BytesIO()
+    Image.effect_noise((40, 40), 60).save(whole, "PNG")
+    data = bytearray(whole.getvalue())
+    start += data.index(b"IDAT") + 4
+    data[start : start + 60] = bytes(255 - value for value in data[start : start + 60])
+    with pytest.raises(BadImage, match="unreadable"):
+        decode(bytes(data))
+
+
+def test_a_png_cut_after_its_pixels_is_whole():
+    whole = io.BytesIO()
+    picture = Image.effect_noise((40, 40), 60)
+    picture.save(whole, "PNG")
+    assert np.array_equal(decode(whole.getvalue()[:-6], channels=1), picture)

@@ -110,6 +110,14 @@ def ends_in_zeros(encoded: bytes) -> bool:
     return encoded.endswith(_ZEROS) and encoded.rfind(b"\xff\xd9") < encoded.rfind(b"\xff\xda")
 
 
+def whole_chunks(png: bytes) -> bytes:
+    """A PNG without the chunk that the end of the file cuts, if there is one, and with an end of its own."""
+    end = 8
+    while end + 12 <= len(png) and (after := end + 12 + int.from_bytes(png[end : end + 4], "big")) <= len(png):
+        end = after
+    return png[:end] + b"\0\0\0\0IEND\xaeB`\x82"
+
+
 def _cut_short(encoded: bytes) -> bool:
     """Whether the sizes that a WebP, TIFF, AVIF or JPEG 2000 file declares reach past its end."""
     if encoded[:4] == b"RIFF":

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mixwise.config import MAX_PIXELS, Size
 from mixwise.data.arrays import from_array, from_tensor
-from mixwise.data.bad import BadImage, ends_in_zeros, explained
+from mixwise.data.bad import BadImage, ends_in_zeros, explained, whole_chunks
 from mixwise.data.switches import SWITCHES
 from mixwise.errors import UsageError
 
@@ -95,7 +95,7 @@ def decode(
         _check_size(name, picture, max_pixels)
         if encoded is not None and hint is not None and picture.format in ("JPEG", "MPO"):
             picture.draft(None, hint if _tag(picture, ExifTags.Base.Orientation) in _SIDEWAYS else hint[::-1])
-        _load(picture)
+        picture = _loaded(picture, encoded)
         if encoded is not None and picture.format in ("JPEG", "MPO") and ends_in_zeros(encoded):
             raise EOFError
         bits = _tag(picture, _EXIF_BITS)
@@ -120,7 +120,7 @@ def size_of(source: str | Path | np.ndarray, *, max_pixels: int = MAX_PIXELS) ->
         picture = _opened(encoded)  # Pillow gives the size of a TIFF, and only of that, upright
         _check_size(str(source), picture, max_pixels)
         if picture.format == "PNG":
-            _load(picture)  # its EXIF may follow the pixels
+            picture = _loaded(picture, encoded)  # its EXIF may follow the pixels
         sideways = _tag(picture, ExifTags.Base.Orientation) in _SIDEWAYS
         return picture.size if sideways and picture.format != "TIFF" else (picture.height, picture.width)
 
@@ -150,13 +150,19 @@ def _check_size(name: str, picture: Any, max_pixels: int) -> None:
         raise BadImage(name, "too large", f"it has {pixels} pixels, more than max_pixels allows")
 
 
-def _load(picture: Any) -> None:
+def _loaded(picture: Any, encoded: bytes | None) -> Any:
+    """The picture with its pixels. A PNG of which only the last chunk is cut has all of them."""
     try:
         picture.load()
-    except OSError:
-        # A PNG with no tile left to read has all its pixels: only what follows them is damaged.
-        if picture.format != "PNG" or picture.tile:
+    except OSError as error:
+        if encoded is None or picture.format != "PNG":
             raise
+        try:
+            picture = _opened(whole_chunks(encoded))
+            picture.load()
+        except OSError:
+            raise error from None
+    return picture
 
 
 def _tag(picture: Any, tag: int) -> Any:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from mixwise.config import Augment, Data, Optimizer, Preprocess, Recipe, Size, Train, VisionConfig, pair
 from mixwise.data import BUILTIN, Catalog, Statistics, discover, measure
-from mixwise.errors import UsageError, unknown
+from mixwise.errors import MixwiseError, UsageError, unknown
 from mixwise.models import presets
 from mixwise.screening import Screened, class_range, screen
 from mixwise.training.start import start_hash
@@ -36,6 +36,8 @@ def plan(
     counts = {name: len(items) for name, items in catalog.splits.items()}
     for split in ("train", "val"):
         if not counts.get(split):
+            if listed := len(found.splits.get(split, ())):
+                raise MixwiseError(f"{data.source}: none of its {listed} {split} pictures can be read")
             raise UsageError(f"{data.source} has no pictures to {'learn from' if split == 'train' else 'validate on'}")
     pre = _preprocess(measure(catalog.splits["train"], max_pixels=data.max_pixels), settings, start)
     wanted = str(settings.get("model", "auto"))
