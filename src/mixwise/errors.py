@@ -28,3 +28,12 @@ def unknown(what: str, got: str, allowed: Iterable[str], where: str = "") -> Usa
     place = f" in {where}" if where else ""
     listed = ", ".join(names) if names else "nothing"
     return UsageError(f"unknown {what} {got!r}{place}{hint}; allowed: {listed}")
+
+
+def printable(name: str) -> str:
+    """Bytes of a file name that are no UTF-8 as \\x escapes, so that the name can be printed and saved.
+
+    >>> printable("caf\\udce9.jpg")
+    'caf\\\\xe9.jpg'
+    """
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

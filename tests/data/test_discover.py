@@ -189,7 +189,7 @@ def message(path: Path | str) -> str:
 
 def test_wrong_level(tmp_path: Path):
     data = make(tmp_path / "data", {f"{split}/{name}": 3 for split in ("train", "val") for name in ("cat", "dog")})
-    expected = "expected DATA/<class>/*.jpg or DATA/{train,val,test}/<class>/*.jpg"
+    expected = "expected one of\n  DATA/            DATA/\n    cat/*.jpg        train/cat/*.jpg\n"
     one_class = message(data / "train" / "cat")
     assert f"{data / 'train' / 'cat'} holds 3 images directly and no class folders" in one_class
     assert f"one class of {data}, use that" in one_class
@@ -209,7 +209,7 @@ def test_nothing_there(tmp_path: Path):
     data = make(tmp_path / "flowers", {"a": 2})
     assert f"no data folder '{tmp_path / 'flower'}' (did you mean '{data}'?)" in message(tmp_path / "flower")
     assert "(did you mean 'digits'?)" in message("digit")
-    assert "is a file, but a data folder is needed" in message(data / "a" / "0.png")
+    assert "is a file, but no table, list, tar or array file" in message(data / "a" / "0.png")
     (tmp_path / "empty").mkdir()
     assert "holds no images and no folders" in message(tmp_path / "empty")
     assert "holds 0 images directly and 2 folders with no images" in message(make(tmp_path / "no", {"a": 0, "b": 0}))

@@ -3,6 +3,8 @@
 import difflib
 import io
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,9 +14,10 @@ from PIL import ExifTags, Image, ImageOps
 from torch import Tensor
 
 from mixwise.config import Size
+from mixwise.data.source import Stored
 from mixwise.errors import MixwiseError, UsageError
 
-Source = str | Path | bytes | Image.Image | np.ndarray | Tensor
+Source = str | Path | bytes | Image.Image | np.ndarray | Tensor | Stored
 """What `decode` reads."""
 
 Reason = Literal["missing", "empty", "truncated", "unreadable", "too large"]
@@ -58,7 +61,8 @@ def decode(
 
     Args:
         source: a path (str or Path), an encoded file (bytes), a Pillow image, an array (h, w) or (h, w, 1 | 3 | 4) or a
-            tensor (1 | 3 | 4, h, w). Arrays and tensors are uint8, uint16, bool or float in [0, 1].
+            tensor (1 | 3 | 4, h, w). Arrays and tensors are uint8, uint16, bool or float in [0, 1]. A `Stored` picture
+            is any of these inside something larger.
         channels: 1 grey, 3 RGB, 4 RGBA.
         background: RGB 0 to 255; with 1 or 3 channels transparent parts are laid over it.
         hint: (height, width) that is wanted. A JPEG is then decoded at 1/2, 1/4 or 1/8 where that is not smaller on
@@ -73,6 +77,9 @@ def decode(
     """
     if channels not in _MODES:
         raise UsageError(f"decode: channels must be 1, 3 or 4, got {channels}")
+    if isinstance(source, Stored):
+        with _read_from(source) as found:
+            return decode(found, channels=channels, background=background, hint=hint, max_pixels=max_pixels)
     if isinstance(source, np.ndarray):
         return _convert(_from_array(source), channels, background)
     if isinstance(source, Tensor):
@@ -106,7 +113,7 @@ def decode(
         raise _bad(name, error, data if isinstance(data, bytes) else None) from error
 
 
-def size_of(source: str | Path | np.ndarray) -> Size:
+def size_of(source: str | Path | np.ndarray | Stored) -> Size:
     """(height, width) of a picture as `decode` turns it; of a JPEG only the header is looked at. Raises `BadImage`.
 
     >>> size_of(np.zeros((4, 6), np.uint8))
@@ -114,7 +121,13 @@ def size_of(source: str | Path | np.ndarray) -> Size:
     """
     if isinstance(source, np.ndarray):
         return source.shape[0], source.shape[1]
-    encoded = _read(Path(source))
+    if isinstance(source, Stored):
+        with _read_from(source) as found:
+            if not isinstance(found, bytes):
+                return decode(found).size[::-1]
+            encoded = found
+    else:
+        encoded = _read(Path(source))
     try:
         picture = Image.open(io.BytesIO(encoded))  # Pillow gives the size of a TIFF, and only of that, upright
         if picture.format == "PNG":
@@ -123,6 +136,22 @@ def size_of(source: str | Path | np.ndarray) -> Size:
         return picture.size if sideways and picture.format != "TIFF" else (picture.height, picture.width)
     except Exception as error:
         raise _bad(str(source), error, encoded) from error
+
+
+@contextmanager
+def _read_from(source: Stored) -> Iterator[bytes | np.ndarray | Image.Image]:
+    """What is stored there; what is wrong with it is said of `source`."""
+    name = str(source)
+    try:
+        try:
+            found = source.read()
+        except FileNotFoundError as error:
+            raise BadImage(name, "missing", str(error)) from None
+        except Exception as error:  # whatever the library that stores it raises
+            raise BadImage(name, "unreadable", str(error) or type(error).__name__) from error
+        yield found
+    except BadImage as error:
+        raise BadImage(name, error.reason, error.detail) from error
 
 
 def _read(path: Path) -> bytes:
