@@ -3,6 +3,7 @@
 Nothing here imports torch before a verb runs, so `mixwise --help` answers at once.
 """
 
+from mixwise.cli import data as data
 from mixwise.cli import training as training
 from mixwise.cli import weights as weights
 from mixwise.cli.shared import app, err, escape

@@ -6,21 +6,19 @@ from mixwise.data.dataset import AddressedSampler, ImageDataset, loader
 from mixwise.data.decode import BadImage, decode, size_of
 from mixwise.data.discover import discover
 from mixwise.data.layout import IMAGE_EXTENSIONS
-from mixwise.data.layouts import FILES, located, read_listing
-from mixwise.data.source import Named, Stored
+from mixwise.data.layouts import located, read_listing, unlabelled
+from mixwise.data.source import Stored
 from mixwise.data.statistics import Statistics, measure
 from mixwise.data.transforms import Transform, evaluation_transform, training_transform, unnormalize
 
 __all__ = [
     "BUILTIN",
-    "FILES",
     "IMAGE_EXTENSIONS",
     "AddressedSampler",
     "BadImage",
     "Catalog",
     "ImageDataset",
     "Items",
-    "Named",
     "Statistics",
     "Stored",
     "Transform",
@@ -35,5 +33,6 @@ __all__ = [
     "read_listing",
     "size_of",
     "training_transform",
+    "unlabelled",
     "unnormalize",
 ]

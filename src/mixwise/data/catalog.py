@@ -38,3 +38,5 @@ class Catalog:
     """Sentences for people: what was chosen, passed over or missing."""
     task: Literal["classify", "multilabel"] = "classify"
     """Whether a picture has one label or any number of them."""
+    renamed: tuple[tuple[str, str], ...] = ()
+    """Names in the data that `classes` call otherwise, each with what it is called here."""

@@ -14,7 +14,6 @@ from mixwise.config import Preprocess
 from mixwise.data.address import address
 from mixwise.data.catalog import Items
 from mixwise.data.decode import BadImage, decode
-from mixwise.data.source import Stored
 from mixwise.data.transforms import Transform
 from mixwise.errors import UsageError
 
@@ -209,7 +208,7 @@ def loader(
     )
 
 
-def choose_workers(sources: Sequence[str | np.ndarray | Stored]) -> int:
+def choose_workers(sources: Sequence[Any]) -> int:
     """Loader processes: none for pictures in memory, few files or few cores; else all cores but one, at most 8."""
     cores = os.cpu_count() or 1
     in_memory = len(sources) > 0 and np.ndim(sources[0]) > 0  # an array; a path has no dimensions

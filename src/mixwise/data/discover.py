@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from mixwise.data.catalog import Catalog, Items
 from mixwise.data.layouts import read_listing
@@ -22,7 +21,7 @@ def discover(
     seed: int = 0,
     classes: Sequence[str] | None = None,
     owner: str = "the model",
-    task: Literal["classify", "multilabel"] | None = None,
+    task: str | None = None,
     rename: Mapping[str, str] | None = None,
     unknown_classes: str = "error",
     split_single: bool = True,
@@ -58,8 +57,7 @@ def discover(
     if unknown_classes not in ("error", "drop"):
         raise unknown("way to treat unknown classes", unknown_classes, ("error", "drop"))
     listing = _for_task(read_listing(source), str(source), task)
-    if rename:
-        listing = _renamed(listing, rename)
+    listing, renamed = _renamed(listing, rename or {})
     notes = listing.notes
     order = _order(listing) if classes is None else tuple(classes)
     owner = "the train split" if classes is None else owner
@@ -73,7 +71,7 @@ def discover(
     if len(order) == 1 and not listing.several:
         notes.append(f"there is only one class, {order[0]!r}: nothing can be told apart")
     said = (*notes, *_absent(order, items))
-    return Catalog(str(source), order, items, said, "multilabel" if listing.several else "classify")
+    return Catalog(str(source), order, items, said, "multilabel" if listing.several else "classify", renamed)
 
 
 def _for_task(listing: Listing, where: str, task: str | None) -> Listing:
@@ -86,12 +84,18 @@ def _for_task(listing: Listing, where: str, task: str | None) -> Listing:
     return replace(listing, several=listing.several or task == "multilabel")
 
 
-def _renamed(listing: Listing, rename: Mapping[str, str]) -> Listing:
+def _renamed(listing: Listing, rename: Mapping[str, str]) -> tuple[Listing, tuple[tuple[str, str], ...]]:
+    used = {name: rename[name] for row in listing.rows for name in row.labels or () if name in rename}
+    if not used:
+        return listing, ()
+
     def new(labels: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(rename.get(name, name) for name in labels))
 
     rows = [replace(row, labels=new(row.labels or ())) for row in listing.rows]
-    return replace(listing, rows=rows, order=new(listing.order))
+    pairs = tuple(sorted(used.items()))
+    said = f"classes that are called otherwise here: {listed([f'{name} → {new}' for name, new in pairs], 10)}"
+    return replace(listing, rows=rows, order=new(listing.order), notes=[*listing.notes, said]), pairs
 
 
 def _order(listing: Listing) -> tuple[str, ...]:

@@ -17,7 +17,8 @@ Row = dict[str, float | int | str]
 class Run:
     """The files of a run folder.
 
-    model.safetensors (best), last.safetensors, config.toml, metrics.csv, report.html, tensorboard/, state.ckpt
+    model.safetensors (best), last.safetensors, config.toml, labels.csv, metrics.csv, report.html,
+    tensorboard/, state.ckpt
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -25,6 +26,7 @@ class Run:
         self.best = self.folder / BEST
         self.last = self.folder / LAST
         self.config_file = self.folder / "config.toml"
+        self.labels_file = self.folder / "labels.csv"
         self.metrics_file = self.folder / "metrics.csv"
         self.report_file = self.folder / "report.html"
         self.state = self.folder / "state.ckpt"

@@ -3,6 +3,9 @@
 import os
 from pathlib import Path
 
+import numpy as np
+from PIL import Image
+
 from mixwise.data.builtin import BUILTIN, builtin
 from mixwise.data.layout import read_folders
 from mixwise.data.layouts.arrays import read_arrays
@@ -12,12 +15,13 @@ from mixwise.data.layouts.table import read_split_tables, read_table, split_tabl
 from mixwise.data.layouts.text import LISTS, TEXT_TABLES
 from mixwise.data.layouts.torchvision_sets import PREFIX, read_torchvision, with_absolute_root
 from mixwise.data.listing import Listing, from_items
+from mixwise.data.source import Named, Stored
 
-__all__ = ["FILES", "located", "read_listing"]
+__all__ = ["located", "read_listing", "unlabelled"]
 
 TABLES = (*TEXT_TABLES, *LISTS, ".parquet", ".pq")
 
-FILES = (*TABLES, ".tar", ".npz")
+_FILES = (*TABLES, ".tar", ".npz")
 """Endings of files that are data sets, not pictures."""
 
 
@@ -56,6 +60,28 @@ def read_listing(source: str | Path) -> Listing:
     if path.is_file() and suffix in TABLES:
         return read_table(path)
     return read_folders(path)
+
+
+def unlabelled(path: Path) -> list[str | Stored]:
+    """The pictures in a table, list, tar, array file or folder of tars, whether labelled or not; else nothing.
+
+    A picture that only ends like one of these is no such file.
+    """
+    if path.is_dir():
+        if not is_saved(path) and not find_shards(path):
+            return []
+    elif path.suffix.lower() not in _FILES or _is_picture(path):
+        return []
+    rows = read_listing(path).rows
+    return [Named(row.source, f"{path}/{row.name}") if np.ndim(row.source) else row.source for row in rows]  # type: ignore
+
+
+def _is_picture(path: Path) -> bool:
+    try:
+        with Image.open(path):
+            return True
+    except (OSError, ValueError):
+        return False
 
 
 def _read_folder(path: Path) -> Listing:

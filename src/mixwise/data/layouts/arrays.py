@@ -1,14 +1,14 @@
 """Arrays in one .npz file: pictures and labels under their usual names, with or without train_ and test_."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mixwise.data.listing import Listing, Row, marked, numbered, numbers_to_names, split_name
-from mixwise.data.source import Encoded, Stored
+from mixwise.data.source import Encoded
 from mixwise.errors import UsageError
 
 _ROLES = {
@@ -66,19 +66,17 @@ def _role(name: str) -> tuple[str, str] | None:
 
 def _add(listing: Listing, path: Path, split: str, part: Mapping[str, np.ndarray], classes: tuple[str, ...]) -> None:
     where = f"{path.name}, {split or 'all'}"
-    sources: Sequence[np.ndarray | Stored]
-    if "encoded" in part:
-        sources = _encoded(path, where, split, part)
-    else:
-        sources = _pictures(where, part["image"], listing.notes)
-    if "label" not in part:
-        labels: Any = [None] * len(sources)
-    else:
-        labels = _labels(where, part["label"], classes, listing)
+    encoded = "encoded" in part
+    sources: list[Any] = list(
+        _encoded(path, where, split, part) if encoded else _pictures(where, part["image"], listing.notes)
+    )
+    labels: list[Any] = [None] * len(sources)
+    if "label" in part:
+        labels = list(_labels(where, part["label"], classes, listing))
     if len(labels) != len(sources):
         raise UsageError(f"{where}: {len(sources)} pictures and {len(labels)} labels")
-    for i, (source, names) in enumerate(zip(sources, labels, strict=True)):
-        listing.rows.append(Row(source, f"{split}/{i:05d}".lstrip("/"), names, split or "train"))
+    for i, source in enumerate(sources):
+        listing.rows.append(Row(source, f"{split}/{i:05d}".lstrip("/"), labels[i], split or "train"))
 
 
 def _labels(where: str, values: np.ndarray, classes: tuple[str, ...], listing: Listing) -> list[tuple[str, ...]]:
@@ -101,7 +99,7 @@ def _labels(where: str, values: np.ndarray, classes: tuple[str, ...], listing: L
     return [(name,) for name in numbers_to_names(where, [int(value) for value in flat.tolist()], classes)]
 
 
-def _encoded(path: Path, where: str, split: str, part: Mapping[str, np.ndarray]) -> list[Stored]:
+def _encoded(path: Path, where: str, split: str, part: Mapping[str, np.ndarray]) -> list[Encoded]:
     data, offsets = part["encoded"], part.get("offset")
     if offsets is None or data.dtype != np.uint8 or data.ndim != 1:
         raise UsageError(f"{where}: encoded pictures need one row of bytes and an 'offset' array of n + 1 places")

@@ -13,7 +13,7 @@ from mixwise.data.layouts.text import Cells, is_picture_name, read_text
 from mixwise.data.listing import Listing, Row, kinds, listed, marked, split_name
 from mixwise.errors import UsageError, printable
 
-_PATH: tuple[str, ...] = (
+_PATH = (
     "path",
     "filepath",
     "file_path",
@@ -24,9 +24,11 @@ _PATH: tuple[str, ...] = (
     "file",
     "image",
     "img",
+    "picture",
+    "image_name",
+    "image_file",
 )
-_PATH += ("picture", "image_name", "image_file")
-_LABEL: tuple[str, ...] = (
+_LABEL = (
     "label",
     "labels",
     "class",
@@ -36,8 +38,11 @@ _LABEL: tuple[str, ...] = (
     "category",
     "categories",
     "target",
+    "targets",
+    "tag",
+    "tags",
+    "y",
 )
-_LABEL += ("targets", "tag", "tags", "y")
 _SPLIT = ("split", "set", "subset", "partition")
 _PLURAL = ("labels", "classes", "categories", "targets", "tags")
 

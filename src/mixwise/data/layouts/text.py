@@ -15,12 +15,13 @@ TEXT_TABLES = (".csv", ".tsv")
 LISTS = (".txt", ".lst", ".list")
 
 _DELIMITERS = (",", "\t", ";", "|")
-_MARKS: tuple[tuple[bytes, str], ...] = (
+_MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
 )
-_MARKS += ((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 
 
 @dataclass
