@@ -62,6 +62,8 @@ def discover(
     order = _order(listing) if classes is None else tuple(classes)
     owner = "the train split" if classes is None else owner
     rows = _of_known_classes(listing, str(source), order, owner, unknown_classes == "drop")
+    if not rows:
+        raise UsageError(f"{source} has no picture of a class that {owner} knows: {listed(order)}")
     splits = {split: [row for row in rows if row.split == split] for split in SPLIT_ORDER}
     if split_single and splits["train"] and not splits["val"]:
         splits["train"], splits["val"] = _divided(splits["train"], val_split, seed, notes)

@@ -74,7 +74,7 @@ def read_table(path: Path) -> Listing:
     for row, mine in zip(cells.rows, labels, strict=True):
         name = str(row[where] or "").replace("\\", "/")
         part = "train" if split is None else (split_name(str(row[split])) or "")
-        rows.append(Row(os.path.join(path.parent, name), printable(name), mine, part))
+        rows.append(Row(str(path.parent / name), printable(name), mine, part))
     rows = _of_splits(path, cells, split, rows, notes)
     rows = _without_repeats(path, rows, notes)
     _note_missing(path, rows, notes)
