@@ -119,7 +119,7 @@ def _pictures(where: str, images: np.ndarray, notes: list[str]) -> list[np.ndarr
         )
     if images.dtype.kind in "iuf" and images.dtype not in (np.uint8, np.uint16) and images.size:
         low, high = images.min(), images.max()
-        if images.dtype.kind != "f" or high > 1:
+        if images.dtype.kind != "f" or low < 0 or high > 1:
             if not (low >= 0 and high <= 255):
                 allowed = "0 to 1 or 0 to 255"
                 raise UsageError(f"{where}: values must be {allowed}, got {low:.4g} to {high:.4g} in {images.dtype}")

@@ -54,7 +54,7 @@ def read_torchvision(source: str) -> Listing:
         raise unknown("torchvision data set", name, known, _USE)
     cls = getattr(torchvision.datasets, name)
     parameters = {key for base in cls.__mro__ for key in inspect.signature(base.__init__).parameters}
-    if "root" not in parameters:
+    if "root" not in inspect.signature(cls).parameters:
         raise UsageError(f"torchvision's {name} reads nothing from a folder")
     listing = Listing([])
     ordered: dict[str, None] = {}
