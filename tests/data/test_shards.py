@@ -106,7 +106,9 @@ def test_patterns(tmp_path: Path):
     assert len(truth(discover(tmp_path / "s{008..011}.tar", split_single=False))) == 4
     assert len(truth(discover(tmp_path / "s01*.tar", split_single=False))) == 2
     assert len(truth(discover(tmp_path, split_single=False))) == 4
-    assert f"2 of the 4 files that {tmp_path}/s{{010..013}}.tar means are not there: " in message(tmp_path / "s{010..013}.tar")
+    assert f"2 of the 4 files that {tmp_path}/s{{010..013}}.tar means are not there: " in message(
+        tmp_path / "s{010..013}.tar"
+    )
     assert "no file matches" in message(tmp_path / "x*.tar")
 
 

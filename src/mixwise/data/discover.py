@@ -116,7 +116,8 @@ def _of_known_classes(listing: Listing, where: str, order: tuple[str, ...], owne
         if not found:
             continue
         if not drop:
-            raise _unknown_names(f"{split} of {where}", found, order, owner)
+            place = f"{split} of {where}" if any(row.split != "train" for row in listing.rows) else where
+            raise _unknown_names(place, found, order, owner)
         total = ", ".join(f"{name} ({count})" for name, count in sorted(found.items())[:20])
         what = "labels" if listing.several else "pictures of classes"
         listing.notes.append(f"{split}: {found.total()} {what} that {owner} does not know were dropped: {total}")
