@@ -177,6 +177,7 @@ def test_a_label_file_orders_classes_and_renames_folders(tmp_path: Path):
     labels.unlink()  # a run keeps what it needs
     assert train(resume=result.run).weights_hash == result.weights_hash
     assert evaluate(result.run, root, device="cpu").scores.images == 2
+    assert evaluate(result.run, make(tmp_path / "more", {"n00000001": "2"}), device="cpu").scores.images == 4
     recipe = train(root, recipe=result.run / "config.toml", out=tmp_path / "again", model="pool_nano", epochs=1)
     assert Run(recipe.run).read_config().classes == ("n00000001", "n00000002", "third")
 

@@ -86,7 +86,8 @@ def _catalog(
     config = run.read_config() if run.config_file.is_file() else None
     own = config is not None and os.path.realpath(config.data.source) == os.path.realpath(located(data))
     settings = config.data if own and config is not None else Data(source=str(data))
-    rename, notes = dict(settings.rename), []
+    rename = {} if config is None else dict(config.data.rename)
+    notes = []
     if labels is not None:
         given = read_labels(labels)
         rename |= given.rename(predictor.classes)

@@ -185,6 +185,7 @@ def test_repeated_rows(root: Path):
     ("name", "text", "said"),
     [
         ("t.csv", "", "is empty"),
+        ("t.csv", " ,, \n\n", "is empty"),
         ("t.csv", "path,label\n", "has column titles and no rows"),
         ("t.csv", "id,label\n3,a\n4,b\n", "no column holds the paths of pictures; columns: id, label; call it 'path'"),
         ("t.csv", "path,a,b\npics/0.png,x,y\n", "no column holds the labels; columns: path, a, b; call it 'label'"),

@@ -71,10 +71,11 @@ def read_table(path: Path) -> Listing:
     rest = [i for i, name in enumerate(cells.columns) if i not in (where, split) and name]
     labels, several = _labels(path, cells, where, rest, notes)
     rows = []
+    base = "" if path.parent == Path() else str(path.parent)
     for row, mine in zip(cells.rows, labels, strict=True):
         name = str(row[where] or "").replace("\\", "/")
         part = "train" if split is None else (split_name(str(row[split])) or "")
-        rows.append(Row(str(path.parent / name), printable(name), mine, part))
+        rows.append(Row(os.path.join(base, name), printable(name), mine, part))
     rows = _of_splits(path, cells, split, rows, notes)
     rows = _without_repeats(path, rows, notes)
     _note_missing(path, rows, notes)

@@ -4,6 +4,7 @@ import codecs
 import csv
 import io
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def is_picture_name(text: str) -> bool:
 def read_text(path: Path) -> Cells:
     """The cells of a CSV or TSV file, or of a list `path label` or `path` a line."""
     text, notes = _decoded(path)
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in text.splitlines() if line.strip(" \t,;|")]
     if not lines:
         raise UsageError(f"{path} is empty: there is no line in it")
     table = path.suffix.lower() in TEXT_TABLES or _is_table(lines)
@@ -72,15 +73,10 @@ def _is_table(lines: list[str]) -> bool:
 
 
 def _read_table(path: Path, text: str) -> Cells:
-    try:
-        tables = {
-            mark: [row for row in csv.reader(io.StringIO(text), delimiter=mark) if any(row)] for mark in _DELIMITERS
-        }
-    except csv.Error as error:
-        raise UsageError(f"{path} is no valid CSV: {error}") from None
-    even = [mark for mark in _DELIMITERS if len(tables[mark][0]) > 1 and len(set(map(len, tables[mark]))) == 1]
-    mark = even[0] if even else max(_DELIMITERS, key=lambda mark: len(tables[mark][0]))
-    rows = [[cell.strip() for cell in row] for row in tables[mark]]
+    first = {mark: _rows(path, text, mark, 100) for mark in _DELIMITERS}
+    even = [mark for mark in _DELIMITERS if len(first[mark][0]) > 1 and len(set(map(len, first[mark]))) == 1]
+    mark = even[0] if even else max(_DELIMITERS, key=lambda mark: len(first[mark][0]))
+    rows = _rows(path, text, mark)
     for number, row in enumerate(rows, start=1):
         if len(row) != len(rows[0]):
             raise UsageError(
@@ -89,6 +85,15 @@ def _read_table(path: Path, text: str) -> Cells:
     titled = not any(map(is_picture_name, rows[0]))
     columns = rows[0] if titled else _invented(path, rows)
     return Cells(columns, rows[titled:], 1 + titled)
+
+
+def _rows(path: Path, text: str, mark: str, limit: int | None = None) -> list[list[str]]:
+    """The first rows that are not empty, cells without blanks around them."""
+    try:
+        filled = (row for row in csv.reader(io.StringIO(text, newline=""), delimiter=mark) if any(row))
+        return [[cell.strip() for cell in row] for row in islice(filled, limit)]
+    except csv.Error as error:
+        raise UsageError(f"{path} is no valid CSV: {error}") from None
 
 
 def _invented(path: Path, rows: list[list[str]]) -> list[str]:
