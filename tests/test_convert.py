@@ -17,12 +17,13 @@ import mixwise
 from foreign_files import fake_yacs, script_arguments, small, small_presets, write
 from mixwise import MixwiseError, UsageError
 from mixwise.cli import app, main
+from mixwise.labels import read_labels
 from mixwise.model import build
 from mixwise.models import model_config
 from mixwise.weights import FORMATS, convert, convert_back, info, load
 from mixwise.weights.foreign import read_checkpoint
 from mixwise.weights.mapping import to_foreign
-from mixwise.weights.names import default_names, read_labels
+from mixwise.weights.names import default_names
 from testing_weights import lively
 
 WRAPPERS = ("model", "state_dict", "net", "unknown", "twice", "module", "compiled", "lightning", "averaged", "flax")
@@ -439,7 +440,7 @@ def test_class_names(tmp_path):
     path = tmp_path / "labels"
     for text, wanted in cases.items():
         path.write_text(text, encoding="utf-8")
-        assert read_labels(path) == wanted
+        assert read_labels(path).names == wanted
     for text, said in (("a\n\nb\n", "line 2 is empty"), ("a\na\n", "more than once"), ('{"0": "a", "2": "b"}', "JSON")):
         path.write_text(text, encoding="utf-8")
         with pytest.raises(UsageError, match=said):

@@ -19,6 +19,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # Each module may import from its own layer and from those before it.
 LAYERS = [
     ["errors", "files", "device"],
+    ["labels"],
     ["config"],
     ["norms", "folding"],
     ["layers"],

@@ -20,8 +20,8 @@ def some_pictures(images: Sequence[str] | None, count: int) -> Items:
         kept = _spread(len(found), count)
         return Items(tuple(found.sources[i] for i in kept), found.labels[kept], tuple(found.names[i] for i in kept))
     paths = find_images(images)
-    names = tuple(paths[i] for i in _spread(len(paths), count))
-    return Items(names, np.zeros(len(names), dtype=np.int64), names)
+    chosen = tuple(paths[i] for i in _spread(len(paths), count))
+    return Items(chosen, np.zeros(len(chosen), dtype=np.int64), tuple(map(str, chosen)))
 
 
 def _spread(total: int, count: int) -> list[int]:

@@ -1,16 +1,29 @@
 """`mixwise evaluate`: how good is a model on labelled pictures?"""
 
 import json
+import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from mixwise.config import MAX_PIXELS
-from mixwise.data import BadImage, BadImages, Catalog, ImageDataset, Items, discover, evaluation_transform, loader
+from mixwise.config import MAX_PIXELS, Data
+from mixwise.data import (
+    BadImage,
+    BadImages,
+    Catalog,
+    ImageDataset,
+    Items,
+    discover,
+    evaluation_transform,
+    loader,
+    located,
+)
 from mixwise.errors import MixwiseError, printable, unknown
+from mixwise.labels import difference, read_labels
 from mixwise.prediction import Predictor
 from mixwise.tasks.classify import Scores, score
 from mixwise.training.run import Run
@@ -52,22 +65,26 @@ def evaluate(
     workers: int | None = None,
     on_bad: str = "skip",
     max_pixels: int = MAX_PIXELS,
+    labels: str | Path | None = None,
+    unknown_classes: Literal["error", "drop"] = "error",
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
     """Score a trained model on labelled pictures; classes are matched by name, never by position.
 
     Args:
         model: a run folder or a `.safetensors` file.
-        data: a folder of classes, a folder of splits, or the name of built-in data.
+        data: a folder of classes, a folder of splits, or any other layout of docs/data.md.
         split: train, val or test; None: test where there is one, else val. A folder without splits is used whole,
             except by a run that was trained on it: that one is scored on its own validation pictures.
         topk: k of the top-k accuracy; clamped to the number of classes.
         on_bad: "skip" scores the pictures that can be read and lists the others, "error" stops at the first bad one.
         max_pixels: larger pictures, height · width, count as bad.
+        labels: a file of class names that says what other names in the data mean, such as WordNet or class numbers.
+        unknown_classes: what a class does that the model does not know: "error", or "drop" its pictures and count them.
         progress: called with (images done, images in all).
     """
     predictor = Predictor(model, device=device, max_pixels=max_pixels)
-    catalog = _catalog(Run(resolve(model).parent), data, predictor.classes)
+    catalog = _catalog(Run(resolve(model).parent), data, predictor, labels, unknown_classes)
     if split is None:
         split = next(name for name in ("test", "val", "train") if name in catalog.splits)
     if split not in catalog.splits:
@@ -81,12 +98,31 @@ def evaluate(
     return Evaluation(scores, split, read, probabilities, tuple(bad.found.values()), catalog.notes)
 
 
-def _catalog(run: Run, data: str | Path, classes: tuple[str, ...]) -> Catalog:
-    """The pictures; on the folder that a run was trained on, in the run's own split, or it would flatter itself."""
+def _catalog(
+    run: Run, data: str | Path, predictor: Predictor, labels: str | Path | None, unknown_classes: str
+) -> Catalog:
+    """The pictures; on the data that a run was trained on, in the run's own split, or it would flatter itself."""
     config = run.read_config() if run.config_file.is_file() else None
-    if config is None or Path(config.data.source).resolve() != Path(data).resolve():
-        return discover(data, classes=classes, split_single=False)
-    return discover(data, classes=classes, val_split=config.data.val_split, seed=config.data.split_seed)
+    own = config is not None and os.path.realpath(config.data.source) == os.path.realpath(located(data))
+    settings = config.data if own and config is not None else Data(source=str(data))
+    rename = {} if config is None else dict(config.data.rename)
+    notes = []
+    if labels is not None:
+        given = read_labels(labels)
+        rename |= given.rename(predictor.classes)
+        differs = difference([rename.get(name, name) for name in given.names], predictor.classes)
+        notes = [f"{labels} has {differs}; names count, not positions"] if differs else []
+    catalog = discover(
+        data,
+        val_split=settings.val_split,
+        seed=settings.split_seed,
+        classes=predictor.classes,
+        task=predictor.task.name,
+        rename=rename,
+        unknown_classes="drop" if "drop" in (unknown_classes, settings.unknown) else "error",
+        split_single=own,
+    )
+    return replace(catalog, notes=(*notes, *catalog.notes))
 
 
 def answer(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mixwise.config import MAX_PIXELS, PURPOSE
-from mixwise.data import IMAGE_EXTENSIONS, BadImage, decode, evaluation_transform
+from mixwise.data import IMAGE_EXTENSIONS, BadImage, Stored, decode, evaluation_transform, unlabelled
 from mixwise.device import choose_device
 from mixwise.errors import MixwiseError, UsageError, printable
 from mixwise.tasks import TASKS, task
@@ -78,7 +78,7 @@ class Predictor:
             raise UsageError(f"topk must be at least 1, got {topk}")
         waiting: list[tuple[str, Tensor | str]] = []
         for number, source in enumerate(images):
-            name = printable(str(source)) if isinstance(source, str | Path) else f"image {number}"
+            name = printable(str(source)) if isinstance(source, str | Path | Stored) else f"image {number}"
             waiting.append((name, self._read(source)))
             if len(waiting) == batch_size:
                 yield from self._answer(waiting, topk)
@@ -110,19 +110,24 @@ class Predictor:
             yield Prediction(name, top[0][0], top[0][1], int(indices[0]), top)
 
 
-def find_images(paths: Sequence[str | Path]) -> list[str]:
-    """Files as given, folders expanded to the image files below them, sorted; a path that does not exist stays."""
-    found: list[str] = []
+def find_images(paths: Sequence[str | Path]) -> list[str | Stored]:
+    """What to predict on: files as given, and the pictures that folders, tables, lists, tars and arrays hold.
+
+    Folders give the image files below them, sorted. A path that does not exist stays, to become a row with its reason.
+    """
+    found: list[str | Stored] = []
     for path in map(Path, paths):
-        if path.is_dir():
-            inside = (p for p in path.rglob("*") if p.suffix.lower() in IMAGE_EXTENSIONS and p.is_file())
-            shown = (p for p in inside if not any(part.startswith(".") for part in p.relative_to(path).parts))
-            found += sorted(map(str, shown))
-        else:
-            found.append(str(path))
+        inside = _images_below(path) if path.is_dir() else []
+        found += inside or unlabelled(path) or ([] if path.is_dir() else [str(path)])
     if not found:
         raise MixwiseError(f"no image files under {', '.join(map(str, paths))}")
     return found
+
+
+def _images_below(folder: Path) -> list[str]:
+    inside = (p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_EXTENSIONS and p.is_file())
+    shown = (p for p in inside if not any(part.startswith(".") for part in p.relative_to(folder).parts))
+    return sorted(map(str, shown))
 
 
 def write_csv(predictions: Iterable[Prediction], out: TextIO, topk: int) -> int:

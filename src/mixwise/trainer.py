@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from rich.console import Console
@@ -23,6 +23,7 @@ from mixwise.data import (
 from mixwise.device import Precision, choose_device, choose_precision
 from mixwise.errors import MixwiseError, UsageError
 from mixwise.evaluation import answer
+from mixwise.labels import write_labels
 from mixwise.model import Model
 from mixwise.prediction import Predictor
 from mixwise.report.run import write_report
@@ -75,12 +76,17 @@ def train(
     on_bad: str | None = None,
     max_pixels: int | None = None,
     resume: str | Path | None = None,
+    labels: str | Path | None = None,
+    val_split: float | None = None,
+    split_seed: int | None = None,
+    unknown: Literal["error", "drop"] | None = None,
     console: Console | None = None,
 ) -> TrainResult:
     """Train a classifier on your pictures; everything that comes of it lies in one run folder.
 
     Args:
-        data: a folder (DATA/<class>/* or DATA/{train,val,test}/<class>/*) or the name of built-in data: "digits".
+        data: a folder (DATA/<class>/* or DATA/{train,val,test}/<class>/*), a table, list, tar or array file, or the
+            name of a data set: "digits", "torchvision:CIFAR10:FOLDER". docs/data.md has them all.
         model: a preset of `list_models()`, or "auto" (the default): chosen from the number and size of the pictures.
         out: the run folder; None: runs/<model>-<n>.
         recipe: a TOML file with any settings of `mixwise.config.Train`, such as the config.toml of another run; which
@@ -96,6 +102,11 @@ def train(
         on_bad: skip (the default: pictures that cannot be read are named and left out) or error (the first one stops).
         max_pixels: larger pictures, height · width, count as bad.
         resume: a run folder to go on with; on the CPU it ends with the very weights of an unbroken run.
+        labels: a file of class names, which fixes their order, and says what other names in the data mean.
+        val_split, split_seed: short for data.val_split and data.split_seed: the share of each class for validation
+            where the data has no split of its own, and which pictures these are.
+        unknown: short for data.unknown: what a class does that the training pictures or `labels` lack, "error" by
+            default, or "drop".
         console: where to print; None: nowhere.
 
     Raises `UsageError` for wrong requests and `MixwiseError` where pictures cannot be read or training diverges.
@@ -112,28 +123,40 @@ def train(
         "recipe.epochs": epochs,
         "recipe.batch_size": batch_size,
         "preprocess.image": image,
+        "data.val_split": val_split,
+        "data.split_seed": split_seed,
+        "data.unknown": unknown,
     }
     short = {name: value for name, value in short.items() if value is not None}
     if resume is not None:
-        if data is not None or out is not None or recipe is not None or changes or short:
+        if any(given is not None for given in (data, out, recipe, labels)) or changes or short:
             raise UsageError("--resume goes on with the pictures and settings of the run: give nothing else with it")
         return _resume(Run.existing(resume), console)
     if data is None:
         raise UsageError("which pictures? Give a folder, or the name of built-in data: digits")
     settings = read_recipe(recipe) | short | (changes or {})
     start = read_start(settings)
-    catalog, config = plan(data, settings, console, start)
+    catalog, config = plan(data, settings, console, start, labels)
     prepared = _prepare(catalog, config, *initial_model(config, start))
     run = Run.create(out, config.model)
     run.write_config(config)
     write_verdicts(run.verdicts_file, catalog.verdicts)
+    write_labels(run.labels_file, config.classes)
     return _run(run, prepared, console)
 
 
 def _resume(run: Run, console: Console) -> TrainResult:
     config = run.read_config()
     data = config.data
-    catalog = discover(data.source, val_split=data.val_split, seed=data.split_seed, classes=config.classes)
+    catalog = discover(
+        data.source,
+        val_split=data.val_split,
+        seed=data.split_seed,
+        classes=config.classes,
+        task=config.task,
+        rename=dict(data.rename),
+        unknown_classes=data.unknown,
+    )
     catalog = screened_before(catalog, run.verdicts_file, console)
     if fingerprint(catalog) != data.fingerprint:
         raise MixwiseError(

@@ -31,6 +31,13 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return unpack("photos_caltech16.tar", tmp_path_factory.mktemp("photos"))
 
 
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    if not (SHARED / "data").is_dir():
+        pytest.skip(f"{SHARED / 'data'} is not there: set MIXWISE_SHARED to the folder that holds data/")
+    return SHARED / "data"
+
+
 @pytest.fixture
 def scene() -> Image.Image:
     """A colourful picture in which no two corners, rows or columns are alike: 24 high, 40 wide."""

@@ -50,14 +50,14 @@ def test_real_photos(photos: Path):
 @pytest.mark.parametrize("train", ["train", "Train", "training"])
 @pytest.mark.parametrize("val", ["val", "valid", "validation", "dev", "Val", "VALIDATION"])
 @pytest.mark.parametrize("test", ["test", "testing", "eval", "Test"])
-def test_spellings(tmp_path: Path, train: str, val: str, test: str):
+def test_da06_spellings(tmp_path: Path, train: str, val: str, test: str):
     tree = {f"{split}/{name}": n for split, n in ((train, 3), (val, 2), (test, 1)) for name in ("a", "b")}
     catalog = discover(make(tmp_path, tree))
     assert counts(catalog) == {"train": {"a": 3, "b": 3}, "val": {"a": 2, "b": 2}, "test": {"a": 1, "b": 1}}
     assert (f"{val}/ is the val split" in catalog.notes) == (val != "val")
 
 
-def test_two_folders_for_one_split(tmp_path: Path):
+def test_da07_two_folders_for_one_split(tmp_path: Path):
     make(tmp_path, {"train/a": 2, "val/a": 2, "validation/a": 2})
     with pytest.raises(UsageError, match="two folders for the val split, val/ and validation/"):
         discover(tmp_path)
@@ -80,7 +80,7 @@ def test_classes_named_like_splits(tmp_path: Path):
     assert discover(make(tmp_path, {"bus": 5, "train": 5})).classes == ("bus", "train")
 
 
-def test_unlabelled_test_pictures_are_passed_over(tmp_path: Path):
+def test_da07_unlabelled_test_pictures_are_passed_over(tmp_path: Path):
     catalog = discover(make(tmp_path, {"train/a": 5, "train/b": 5, "test": 7}))
     assert set(catalog.splits) == {"train", "val"}
     assert "test/ was passed over: it holds 7 images and no class folders" in catalog.notes
@@ -91,7 +91,7 @@ def test_other_folders_beside_splits_are_named(tmp_path: Path):
     assert any(note.startswith("masks/ was passed over: it is none of train,") for note in catalog.notes)
 
 
-def test_text_order(tmp_path: Path):
+def test_da02_text_order(tmp_path: Path):
     catalog = discover(make(tmp_path, {str(i): 2 for i in range(12)}))
     assert catalog.classes == ("0", "1", "10", "11", "2", "3", "4", "5", "6", "7", "8", "9")
     for name, label in zip(catalog.splits["train"].names, catalog.splits["train"].labels, strict=True):
@@ -107,7 +107,7 @@ def test_names_of_all_kinds(tmp_path: Path):
     assert Path(discover(decomposed).splits["val"].sources[-1]).is_file()
 
 
-def test_junk_is_ignored_and_other_files_are_counted(tmp_path: Path):
+def test_da11_da20_junk_is_ignored_and_other_files_are_counted(tmp_path: Path):
     make(tmp_path, {"cat": 4, "dog": 4, ".hidden": 3, "__MACOSX": 3, "cat/.cache": 2, "cat/__MACOSX": 1})
     for junk in (".DS_Store", "._0.png", "Thumbs.db", "desktop.ini", ".x.jpg"):
         (tmp_path / junk).touch()
@@ -123,7 +123,7 @@ def test_junk_is_ignored_and_other_files_are_counted(tmp_path: Path):
     )
 
 
-def test_every_extension_in_both_cases_below_any_depth(tmp_path: Path):
+def test_da20_every_extension_in_both_cases_below_any_depth(tmp_path: Path):
     for i, suffix in enumerate(sorted(IMAGE_EXTENSIONS)):
         make(tmp_path, {f"a/{i}/deep": 1}, suffix)
         make(tmp_path, {f"a/{i}/Deep2": 1}, suffix.upper())
@@ -137,7 +137,7 @@ def test_links_that_go_round(tmp_path: Path):
     assert sum(map(len, discover(tmp_path).splits.values())) == 4
 
 
-def test_empty_and_single_classes(tmp_path: Path):
+def test_da10_empty_and_single_classes(tmp_path: Path):
     catalog = discover(make(tmp_path, {"a": 3, "b": 0, "c": 1}))
     assert catalog.classes == ("a", "c")
     assert counts(catalog) == {"train": {"a": 2, "c": 1}, "val": {"a": 1}}
@@ -150,7 +150,7 @@ def test_one_class_is_noted(tmp_path: Path):
     assert any("only one class, 'a'" in note for note in discover(make(tmp_path, {"a": 3})).notes)
 
 
-def test_split_does_not_depend_on_place_or_on_other_classes(tmp_path: Path):
+def test_da09_split_does_not_depend_on_place_or_on_other_classes(tmp_path: Path):
     make(tmp_path / "one", {"a": 30, "b/deep": 30})
     first = discover(tmp_path / "one", seed=1)
     shutil.copytree(tmp_path / "one", tmp_path / "two")
@@ -164,7 +164,7 @@ def test_split_does_not_depend_on_place_or_on_other_classes(tmp_path: Path):
     assert discover(tmp_path / "one", seed=2).splits["val"].names != first.splits["val"].names
 
 
-def test_classes_of_a_model(tmp_path: Path):
+def test_da04_classes_of_a_model(tmp_path: Path):
     make(tmp_path, {"test/b": 3, "test/c": 2, "test/x": 0})
     catalog = discover(tmp_path, classes=("c", "a", "b"))
     assert catalog.classes == ("c", "a", "b")
@@ -175,10 +175,42 @@ def test_classes_of_a_model(tmp_path: Path):
         discover(tmp_path, classes=("c", "a", "b"))
 
 
-def test_val_with_a_class_that_train_lacks(tmp_path: Path):
+def test_da05_val_with_a_class_that_train_lacks(tmp_path: Path):
     make(tmp_path, {"train/a": 2, "train/b": 2, "train/extra": 0, "val/a": 1, "val/extra": 1})
     with pytest.raises(UsageError, match=f"val of {tmp_path} has classes that the train split does not know: 'extra'"):
         discover(tmp_path)
+
+
+def test_da07_every_split_is_counted_and_none_is_overlooked(tmp_path: Path):
+    tree = {f"{split}/{name}": n for split, n in (("train", 3), ("val", 2)) for name in "ab"}
+    assert counts(discover(make(tmp_path / "data", tree))) == {"train": {"a": 3, "b": 3}, "val": {"a": 2, "b": 2}}
+    flat = make(tmp_path / "flat", {"train/a": 3, "train/b": 3, "val": 4})
+    assert f"{flat / 'val'} holds 4 images directly and no class folders" in message(flat)
+
+
+def test_da09_every_class_is_in_both_parts(tmp_path: Path):
+    root = make(tmp_path, {"common": 50, "rare": 2, "single": 1})
+    first, again = (discover(root, val_split=0.2, seed=1) for _ in range(2))
+    assert counts(first) == {"train": {"common": 40, "rare": 1, "single": 1}, "val": {"common": 10, "rare": 1}}
+    assert first.splits["val"].names == again.splits["val"].names
+    assert "classes with one picture, which stays in train: single" in first.notes
+
+
+def test_unknown_classes_are_dropped_by_option(tmp_path: Path):
+    make(tmp_path, {"train/a": 2, "train/b": 2, "val/a": 1, "val/extra": 3, "test/a": 1, "test/b": 2})
+    catalog = discover(tmp_path, unknown_classes="drop")
+    assert counts(catalog) == {"train": {"a": 2, "b": 2}, "val": {"a": 1}, "test": {"a": 1, "b": 2}}
+    assert "val: 3 pictures of classes that the train split does not know were dropped: extra (3)" in catalog.notes
+    with pytest.raises(UsageError, match="unknown way to treat unknown classes 'skip'; allowed: drop, error"):
+        discover(tmp_path, unknown_classes="skip")
+
+
+def test_rename_and_order(tmp_path: Path):
+    make(tmp_path, {"n1": 2, "n2": 2, "b": 2})
+    catalog = discover(tmp_path, rename={"n1": "zebra", "n2": "b", "other": "x"}, split_single=False)
+    assert counts(catalog) == {"train": {"zebra": 2, "b": 4}}
+    assert catalog.renamed == (("n1", "zebra"), ("n2", "b"))
+    assert discover(tmp_path, rename={"n1": "zebra"}, classes=("zebra", "n2", "b")).classes == ("zebra", "n2", "b")
 
 
 def message(path: Path | str) -> str:
@@ -187,9 +219,9 @@ def message(path: Path | str) -> str:
     return str(caught.value)
 
 
-def test_wrong_level(tmp_path: Path):
+def test_da08_wrong_level(tmp_path: Path):
     data = make(tmp_path / "data", {f"{split}/{name}": 3 for split in ("train", "val") for name in ("cat", "dog")})
-    expected = "expected DATA/<class>/*.jpg or DATA/{train,val,test}/<class>/*.jpg"
+    expected = "expected one of\n  DATA/            DATA/\n    cat/*.jpg        train/cat/*.jpg\n"
     one_class = message(data / "train" / "cat")
     assert f"{data / 'train' / 'cat'} holds 3 images directly and no class folders" in one_class
     assert f"one class of {data}, use that" in one_class
@@ -209,7 +241,7 @@ def test_nothing_there(tmp_path: Path):
     data = make(tmp_path / "flowers", {"a": 2})
     assert f"no data folder '{tmp_path / 'flower'}' (did you mean '{data}'?)" in message(tmp_path / "flower")
     assert "(did you mean 'digits'?)" in message("digit")
-    assert "is a file, but a data folder is needed" in message(data / "a" / "0.png")
+    assert "is a file, but no table, list, tar or array file" in message(data / "a" / "0.png")
     (tmp_path / "empty").mkdir()
     assert "holds no images and no folders" in message(tmp_path / "empty")
     assert "holds 0 images directly and 2 folders with no images" in message(make(tmp_path / "no", {"a": 0, "b": 0}))

@@ -4,6 +4,7 @@ Nothing here imports torch before a verb runs, so `mixwise --help` answers at on
 """
 
 from mixwise.cli import check as check
+from mixwise.cli import data as data
 from mixwise.cli import training as training
 from mixwise.cli import weights as weights
 from mixwise.cli.shared import app, err, escape

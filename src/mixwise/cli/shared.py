@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -21,6 +21,10 @@ out = Console(soft_wrap=True)
 err = Console(stderr=True, soft_wrap=True)
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+Labels = Annotated[Path | None, typer.Option(help="Class names in order, and what other names mean.", metavar="FILE")]
+Unknown = Annotated[
+    Literal["error", "drop"] | None, typer.Option(help="Classes that are not known: stop, or drop their pictures.")
+]
 Model = Annotated[Path, typer.Argument(help="A run folder or a .safetensors file.", metavar="RUN")]
 
 

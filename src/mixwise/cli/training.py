@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 from typer.core import TyperCommand
 
-from mixwise.cli.shared import Device, Model, app, err, escape, out, progress
+from mixwise.cli.shared import Device, Labels, Model, Unknown, app, err, escape, out, progress
 from mixwise.errors import UsageError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class _Train(TyperCommand):
 @app.command(cls=_Train)
 def train(
     data: Annotated[
-        str | None, typer.Argument(help="A folder of classes or of splits, or built-in data: digits.")
+        str | None, typer.Argument(help="A folder, table, list, tar or array file, or built-in data: digits.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="A name from `mixwise list`, or auto.  [default: auto]")] = None,
     output: Annotated[Path | None, typer.Option("--out", "-o", help="The run folder to make.")] = None,
@@ -62,6 +62,12 @@ def train(
     on_bad: OnBad = None,
     max_pixels: MaxPixels = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted run.", metavar="RUN")] = None,
+    val_split: Annotated[
+        float | None, typer.Option(help="Share of each class held out, without a val split.  [default: 0.2]")
+    ] = None,
+    split_seed: Annotated[int | None, typer.Option(help="Which pictures these are.  [default: 0]")] = None,
+    labels: Labels = None,
+    unknown: Unknown = None,
 ) -> None:
     """Train a classifier on your pictures; everything lands in one run folder."""
     from mixwise.trainer import train as run
@@ -83,6 +89,10 @@ def train(
         on_bad=on_bad,
         max_pixels=max_pixels,
         resume=resume,
+        labels=labels,
+        val_split=val_split,
+        split_seed=split_seed,
+        unknown=unknown,
         console=out,
     )
 
@@ -90,13 +100,15 @@ def train(
 @app.command()
 def evaluate(
     model: Model,
-    data: Annotated[str, typer.Argument(help="A folder of classes or of splits, or built-in data.")],
+    data: Annotated[str, typer.Argument(help="A folder, table, list, tar or array file, or built-in data.")],
     split: Annotated[str | None, typer.Option(help="train, val or test; default: test where there is one.")] = None,
     topk: Annotated[int, typer.Option(min=1)] = 5,
     batch_size: Annotated[int, typer.Option(min=1)] = 64,
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     on_bad: OnBad = None,
     max_pixels: MaxPixels = None,
+    labels: Labels = None,
+    unknown: Unknown = None,
     device: Device = "auto",
 ) -> None:
     """Score a model on labelled pictures: accuracy, per class, confusion, calibration."""
@@ -110,6 +122,8 @@ def evaluate(
             split=split,
             topk=topk,
             batch_size=batch_size,
+            labels=labels,
+            unknown_classes=unknown or "error",
             device=device,
             on_bad=on_bad or "skip",
             max_pixels=max_pixels or MAX_PIXELS,
@@ -124,7 +138,9 @@ def evaluate(
 @app.command()
 def predict(
     model: Model,
-    images: Annotated[list[str], typer.Argument(help="Pictures or folders of pictures.", metavar="IMAGES")],
+    images: Annotated[
+        list[str], typer.Argument(help="Pictures, or folders, lists, tables and tars of them.", metavar="IMAGES")
+    ],
     topk: Annotated[int, typer.Option(min=1, help="How many classes to show.")] = 3,
     json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     csv: Annotated[Path | None, typer.Option(help="Write a CSV file; - for standard output.")] = None,

@@ -158,9 +158,9 @@ def convert(
             raise UsageError(f"--to writes the model as it is, without {wrong}")
         _convert_back(checkpoint, output, to, force)
         return
+    from mixwise.labels import read_labels
     from mixwise.resizing import parse_size
     from mixwise.weights import convert as run
-    from mixwise.weights.names import read_labels
 
     made = run(
         checkpoint,
@@ -170,7 +170,7 @@ def convert(
         image=None if image_size is None else parse_size(image_size),
         new_head=new_head,
         weights=weights,
-        classes=() if labels is None else read_labels(labels),
+        classes=() if labels is None else read_labels(labels).names,
         overwrite=force,
     )
     header = made.header

@@ -75,10 +75,14 @@ class Data(Config):
     """Which pictures, and how they are split and read."""
 
     source: str
-    """A folder, or the name of a built-in data set."""
+    """A folder or file in one of the layouts of docs/data.md, or the name of a data set."""
     val_split: float = Field(default=0.2, gt=0, lt=1)
     """Share of each class for validation where the folder has no split of its own."""
     split_seed: int = 0
+    unknown: Literal["error", "drop"] = "error"
+    """What a class does that the training pictures, or the given list of classes, lack: stop, or lose its pictures."""
+    rename: tuple[tuple[str, str], ...] = ()
+    """Names in the data, each with the class name that a list of labels gave it."""
     fingerprint: str = ""
     """Of the names and labels that the run was started with: a resumed run must find the same."""
     workers: int | None = Field(default=None, ge=0)

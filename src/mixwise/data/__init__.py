@@ -7,6 +7,8 @@ from mixwise.data.dataset import AddressedSampler, ImageDataset, loader
 from mixwise.data.decode import decode, size_of
 from mixwise.data.discover import discover
 from mixwise.data.layout import IMAGE_EXTENSIONS
+from mixwise.data.layouts import located, read_listing, unlabelled
+from mixwise.data.source import Stored
 from mixwise.data.statistics import Statistics, measure
 from mixwise.data.transforms import Transform, evaluation_transform, training_transform, unnormalize
 
@@ -20,6 +22,7 @@ __all__ = [
     "ImageDataset",
     "Items",
     "Statistics",
+    "Stored",
     "Transform",
     "builtin",
     "decode",
@@ -27,8 +30,11 @@ __all__ = [
     "evaluation_transform",
     "export_builtin",
     "loader",
+    "located",
     "measure",
+    "read_listing",
     "size_of",
     "training_transform",
+    "unlabelled",
     "unnormalize",
 ]

@@ -240,7 +240,7 @@ def loader(
     return made
 
 
-def choose_workers(sources: Sequence[str | np.ndarray]) -> int:
+def choose_workers(sources: Sequence[Any]) -> int:
     """Loader processes: none for pictures in memory, few files or few cores; else all cores but one, at most 8."""
     cores = os.cpu_count() or 1
     in_memory = len(sources) > 0 and np.ndim(sources[0]) > 0  # an array; a path has no dimensions

@@ -15,10 +15,11 @@ from torch import Tensor
 from mixwise.config import MAX_PIXELS, Size
 from mixwise.data.arrays import from_array, from_tensor
 from mixwise.data.bad import BadImage, ends_in_zeros, explained, whole_chunks
+from mixwise.data.source import Stored
 from mixwise.data.switches import SWITCHES
 from mixwise.errors import UsageError
 
-Source = str | Path | bytes | Image.Image | np.ndarray | Tensor
+Source = str | Path | bytes | Image.Image | np.ndarray | Tensor | Stored
 """What `decode` reads."""
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
@@ -62,7 +63,8 @@ def decode(
 
     Args:
         source: a path (str or Path), an encoded file (bytes), a Pillow image, an array (h, w) or (h, w, 1 | 3 | 4) or a
-            tensor (1 | 3 | 4, h, w). Arrays and tensors are uint8, uint16, bool or float in [0, 1].
+            tensor (1 | 3 | 4, h, w). Arrays and tensors are uint8, uint16, bool or float in [0, 1]. A `Stored` picture
+            is any of these inside something larger.
         channels: 1 grey, 3 RGB, 4 RGBA.
         background: RGB 0 to 255; with 1 or 3 channels transparent parts are laid over it.
         hint: (height, width) that is wanted. A JPEG is then decoded at 1/2, 1/4 or 1/8 where that is not smaller on
@@ -77,6 +79,9 @@ def decode(
     """
     if channels not in _MODES:
         raise UsageError(f"decode: channels must be 1, 3 or 4, got {channels}")
+    if isinstance(source, Stored):
+        with _read_from(source) as found:
+            return decode(found, channels=channels, background=background, hint=hint, max_pixels=max_pixels)
     if isinstance(source, np.ndarray):
         return _convert(from_array(source), channels, background)
     if isinstance(source, Tensor):
@@ -107,7 +112,7 @@ def decode(
         return _convert(picture, channels, background)
 
 
-def size_of(source: str | Path | np.ndarray, *, max_pixels: int = MAX_PIXELS) -> Size:
+def size_of(source: str | Path | np.ndarray | Stored, *, max_pixels: int = MAX_PIXELS) -> Size:
     """(height, width) of a picture as `decode` turns it; of most files only the header is looked at. Raises `BadImage`.
 
     >>> size_of(np.zeros((4, 6), np.uint8))
@@ -115,10 +120,18 @@ def size_of(source: str | Path | np.ndarray, *, max_pixels: int = MAX_PIXELS) ->
     """
     if isinstance(source, np.ndarray):
         return source.shape[0], source.shape[1]
-    encoded = _read(Path(source))
-    with _reading(str(source), encoded, max_pixels):
+    if isinstance(source, Stored):
+        with _read_from(source) as found:
+            if not isinstance(found, bytes):
+                return decode(found, max_pixels=max_pixels).size[::-1]
+            return _size(str(source), found, max_pixels)
+    return _size(str(source), _read(Path(source)), max_pixels)
+
+
+def _size(name: str, encoded: bytes, max_pixels: int) -> Size:
+    with _reading(name, encoded, max_pixels):
         picture = _opened(encoded)  # Pillow gives the size of a TIFF, and only of that, upright
-        _check_size(str(source), picture, max_pixels)
+        _check_size(name, picture, max_pixels)
         if picture.format == "PNG":
             picture = _loaded(picture, encoded)  # its EXIF may follow the pixels
         sideways = _tag(picture, ExifTags.Base.Orientation) in _SIDEWAYS
@@ -171,6 +184,22 @@ def _tag(picture: Any, tag: int) -> Any:
         return picture.getexif().get(tag)
     except Exception:
         return None
+
+
+@contextmanager
+def _read_from(source: Stored) -> Iterator[bytes | np.ndarray | Image.Image]:
+    """What is stored there; what is wrong with it is said of `source`."""
+    name = str(source)
+    try:
+        try:
+            found = source.read()
+        except FileNotFoundError as error:
+            raise BadImage(name, "missing", str(error)) from None
+        except Exception as error:  # whatever the library that stores it raises
+            raise BadImage(name, "unreadable", str(error) or type(error).__name__) from error
+        yield found
+    except BadImage as error:
+        raise BadImage(name, error.reason, error.detail) from error
 
 
 def _read(path: Path) -> bytes:

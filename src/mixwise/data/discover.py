@@ -1,19 +1,17 @@
-"""What is in this folder? Classes, splits and labels of a data set, with notes on everything that was decided."""
+"""What is in this folder or file? Classes, splits and labels of a data set, with notes on what was decided."""
 
 import difflib
-import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from hashlib import blake2b
 from pathlib import Path
 
-import numpy as np
-
-from mixwise.data.builtin import BUILTIN, builtin
 from mixwise.data.catalog import Catalog, Items
-from mixwise.data.layout import SPLITS, ClassFolder, Layout, read_layout
-from mixwise.errors import UsageError, printable
+from mixwise.data.layouts import read_listing
+from mixwise.data.listing import Listing, Row, counts, held_out, listed, to_items
+from mixwise.errors import UsageError, unknown
+
+SPLIT_ORDER = ("train", "val", "test")
 
 
 def discover(
@@ -22,138 +20,139 @@ def discover(
     val_split: float = 0.2,
     seed: int = 0,
     classes: Sequence[str] | None = None,
+    owner: str = "the model",
+    task: str | None = None,
+    rename: Mapping[str, str] | None = None,
+    unknown_classes: str = "error",
     split_single: bool = True,
 ) -> Catalog:
     """Find classes, splits and labels.
 
-    Two layouts: DATA/<class>/images or DATA/{train,val,test}/<class>/images, the splits also under their usual other
-    names. Images are found at any depth below a class folder. Hidden files and system junk are ignored, files that are
-    no images are counted in the notes. A set without validation pictures gets them from its training pictures, class by
-    class; which ones depends on the seed, the class and the path below the class folder, so neither moving the data nor
-    adding a class changes the split. A class of one picture keeps it for training.
+    The layouts are those of docs/data.md: DATA/<class>/images or DATA/{train,val,test}/<class>/images, the splits also
+    under their usual other names, with images at any depth below a class folder; tables and lists of files; tars;
+    arrays; data sets of `datasets` and torchvision. Hidden files and system junk are ignored, files that are no images
+    are counted in the notes. Labels are matched by name, whatever their order. A set without validation pictures gets
+    them from its training pictures, label by label; which ones depends on the seed, the label and the name, so neither
+    moving the data nor adding a class changes the split. A class of one picture keeps it for training.
 
     Args:
-        source: a folder, or the name of a built-in data set (whose splits are fixed).
+        source: a folder or file, or the name of a built-in data set (whose splits are fixed).
         val_split: share of each class that becomes validation where the data has none of its own.
         seed: of that split.
-        classes: a model's class names: labels follow their order, and a folder of another name is an error.
+        classes: class names of a model or a label file: labels follow their order.
+        owner: whose `classes` these are, for messages.
+        task: what the labels are for, where a model decides it; None: what the data says.
+        rename: what names in the data are called instead.
+        unknown_classes: what a name that training or `classes` lack does: "error", or "drop" its pictures.
         split_single: False leaves training pictures whole where there is no validation split.
 
-    Returns: a `Catalog`; its classes are `classes`, or else the folder names sorted as text. Raises `UsageError` where
-    the folder is missing, empty or at the wrong level, or holds classes that the training split or the model lacks.
+    Returns: a `Catalog`. Raises `UsageError` where the data is missing, empty or at the wrong level, or holds classes
+    that the training split or the model lacks.
 
     >>> discover("digits").classes[:3]
     ('0', '1', '2')
     """
     if not 0 < val_split < 1:
         raise UsageError(f"val_split must be between 0 and 1, got {val_split}")
-    if str(source) in BUILTIN:
-        catalog = builtin(str(source))
-        if Path(source).is_dir():
-            hint = f"{source!r} is the built-in data set; for the folder of that name write ./{source}"
-            catalog = replace(catalog, notes=(*catalog.notes, hint))
-        return catalog if classes is None else _relabelled(catalog, tuple(classes))
-    notes: list[str] = []
-    layout = read_layout(Path(source), notes)
-    _note_others(layout, notes)
-    order = _class_order(str(source), layout, classes, notes)
-    if split_single and "train" in layout and "val" not in layout:
-        layout["train"], layout["val"] = _divided(layout["train"], val_split, seed, notes)
-    splits = {split: _items(Path(source), layout[split], order) for split in SPLITS if split in layout}
-    return Catalog(str(source), order, splits, (*notes, *_absent(order, splits)))
-
-
-def _class_order(where: str, layout: Layout, classes: Sequence[str] | None, notes: list[str]) -> tuple[str, ...]:
-    """Class names in label order; drops empty class folders from the layout."""
-    empty = [f"{split}/{name}" for split, found in layout.items() for name in found if not found[name].images]
-    if empty:
-        notes.append(f"class folders without images, passed over: {_listed(empty)}")
-    for split in list(layout):
-        layout[split] = {name: folder for name, folder in layout[split].items() if folder.images}
-    trained = layout["train"] if "train" in layout else {name for found in layout.values() for name in found}
-    order = tuple(classes) if classes is not None else tuple(sorted(trained))
-    for split, found in layout.items():
-        _check_known(f"{split} of {where}", found, order, "the model" if classes is not None else "the train split")
-    if len(order) == 1:
+    if unknown_classes not in ("error", "drop"):
+        raise unknown("way to treat unknown classes", unknown_classes, ("error", "drop"))
+    listing = _for_task(read_listing(source), str(source), task)
+    listing, renamed = _renamed(listing, rename or {})
+    notes = listing.notes
+    order = _order(listing) if classes is None else tuple(classes)
+    owner = "the train split" if classes is None else owner
+    rows = _of_known_classes(listing, str(source), order, owner, unknown_classes == "drop")
+    if not rows:
+        raise UsageError(f"{source} has no picture of a class that {owner} knows: {listed(order)}")
+    splits = {split: [row for row in rows if row.split == split] for split in SPLIT_ORDER}
+    if split_single and splits["train"] and not splits["val"]:
+        splits["train"], splits["val"] = _divided(splits["train"], val_split, seed, notes)
+    items = {name: to_items(found, order, listing.several) for name, found in splits.items() if found or name == "val"}
+    if not items["val"] and not (split_single and splits["train"]):
+        del items["val"]
+    if len(order) == 1 and not listing.several:
         notes.append(f"there is only one class, {order[0]!r}: nothing can be told apart")
-    return order
+    said = (*notes, *_absent(order, items))
+    return Catalog(str(source), order, items, said, "multilabel" if listing.several else "classify", renamed)
 
 
-def _check_known(where: str, found: Iterable[str], known: tuple[str, ...], owner: str) -> None:
+def _for_task(listing: Listing, where: str, task: str | None) -> Listing:
+    """The listing with every picture labelled as the task needs it."""
+    bare = [row.name for row in listing.rows if row.labels is None]
+    if bare:
+        raise UsageError(f"{where} says nothing about the labels of {len(bare)} pictures: {listed(bare, 3)}")
+    if listing.several and task == "classify":
+        raise UsageError(f"{where} has any number of labels a picture, and the model gives exactly one")
+    return replace(listing, several=listing.several or task == "multilabel")
+
+
+def _renamed(listing: Listing, rename: Mapping[str, str]) -> tuple[Listing, tuple[tuple[str, str], ...]]:
+    used = {name: rename[name] for row in listing.rows for name in row.labels or () if name in rename}
+    if not used:
+        return listing, ()
+
+    def new(labels: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(rename.get(name, name) for name in labels))
+
+    rows = [replace(row, labels=new(row.labels or ())) for row in listing.rows]
+    pairs = tuple(sorted(used.items()))
+    said = f"classes that are called otherwise here: {listed([f'{name} → {new}' for name, new in pairs], 10)}"
+    return replace(listing, rows=rows, order=new(listing.order), notes=[*listing.notes, said]), pairs
+
+
+def _order(listing: Listing) -> tuple[str, ...]:
+    """Class names in label order: those that can be learned."""
+    split = "train" if any(row.split == "train" for row in listing.rows) else None
+    seen = {name for row in listing.rows if split in (None, row.split) for name in row.labels or ()}
+    return tuple(name for name in listing.order if name in seen) if listing.order else tuple(sorted(seen))
+
+
+def _of_known_classes(listing: Listing, where: str, order: tuple[str, ...], owner: str, drop: bool) -> list[Row]:
+    known = set(order)
+    strange = {split: Counter[str]() for split in SPLIT_ORDER}
+    for row in listing.rows:
+        strange[row.split].update(name for name in row.labels or () if name not in known)
+    for split, found in strange.items():
+        if not found:
+            continue
+        if not drop:
+            place = f"{split} of {where}" if any(row.split != "train" for row in listing.rows) else where
+            raise _unknown_names(place, found, order, owner)
+        total = ", ".join(f"{name} ({count})" for name, count in sorted(found.items())[:20])
+        what = "labels" if listing.several else "pictures of classes"
+        listing.notes.append(f"{split}: {found.total()} {what} that {owner} does not know were dropped: {total}")
+    if not any(strange.values()):
+        return listing.rows
+    if listing.several:
+        return [replace(row, labels=tuple(n for n in row.labels or () if n in known)) for row in listing.rows]
+    return [row for row in listing.rows if known.issuperset(row.labels or ())]
+
+
+def _unknown_names(where: str, found: Counter[str], order: tuple[str, ...], owner: str) -> UsageError:
     extra = []
-    for name in sorted(set(found) - set(known)):
-        near = difflib.get_close_matches(name, known, n=1)
+    for name in sorted(found):
+        near = difflib.get_close_matches(name, order, n=1)
         extra.append(f"{name!r} (did you mean {near[0]!r}?)" if near else repr(name))
-    if extra:
-        raise UsageError(f"{where} has classes that {owner} does not know: {_listed(extra)}; known: {_listed(known)}")
+    return UsageError(
+        f"{where} has classes that {owner} does not know: {listed(extra)}; known: {listed(order)}. "
+        "--unknown drop leaves them out, --labels FILE renames classes"
+    )
 
 
-def _divided(
-    classes: dict[str, ClassFolder], share: float, seed: int, notes: list[str]
-) -> tuple[dict[str, ClassFolder], dict[str, ClassFolder]]:
-    """Training and validation pictures out of one split, class by class."""
-    train: dict[str, ClassFolder] = {}
-    val: dict[str, ClassFolder] = {}
-    single = [name for name, folder in classes.items() if len(folder.images) == 1]
-    for name, folder in classes.items():
-        count = len(folder.images)
-        wanted = 0 if count == 1 else min(max(round(count * share), 1), count - 1)
-        # Ranked by a hash and not drawn: one more picture then moves no other one, except at the border.
-        ranked = sorted(folder.images, key=lambda image, name=name: _rank(seed, name, image))  # type: ignore[misc]
-        train[name] = ClassFolder(folder.path, sorted(ranked[wanted:]))
-        if wanted:
-            val[name] = ClassFolder(folder.path, sorted(ranked[:wanted]))
-    total = sum(len(folder.images) for folder in val.values())
-    notes.append(f"val is {total} of the train pictures: {share:.0%} of each class, split seed {seed}")
+def _divided(rows: list[Row], share: float, seed: int, notes: list[str]) -> tuple[list[Row], list[Row]]:
+    """Training and validation pictures out of one split."""
+    chosen, single = held_out(rows, share, seed)
+    notes.append(f"val is {len(chosen)} of the train pictures: {share:.0%} of each class, split seed {seed}")
     if single:
-        notes.append(f"classes with one picture, which stays in train: {_listed(single)}")
-    return train, val
-
-
-def _rank(seed: int, name: str, image: str) -> bytes:
-    return blake2b(f"{seed}/{name}/{image}".encode("utf-8", "surrogateescape"), digest_size=8).digest()
-
-
-def _items(root: Path, classes: dict[str, ClassFolder], order: tuple[str, ...]) -> Items:
-    sources, labels, names = [], [], []
-    for label, name in enumerate(order):
-        if name in classes:
-            folder = classes[name]
-            below = folder.path.relative_to(root).as_posix()
-            sources += [os.path.join(folder.path, image) for image in folder.images]
-            names += [printable(f"{below}/{image}") for image in folder.images]
-            labels += [label] * len(folder.images)
-    return Items(tuple(sources), np.array(labels, np.int64), tuple(names))
-
-
-def _relabelled(catalog: Catalog, order: tuple[str, ...]) -> Catalog:
-    """The same pictures with labels in another class order."""
-    _check_known(catalog.source, catalog.classes, order, "the model")
-    position = np.array([order.index(name) for name in catalog.classes])
-    splits = {k: Items(items.sources, position[items.labels], items.names) for k, items in catalog.splits.items()}
-    return Catalog(catalog.source, order, splits, (*catalog.notes, *_absent(order, splits)))
+        notes.append(f"classes with one picture, which stays in train: {listed(single)}")
+    train = [row for i, row in enumerate(rows) if i not in chosen]
+    return train, [rows[i] for i in sorted(chosen)]
 
 
 def _absent(order: tuple[str, ...], splits: dict[str, Items]) -> list[str]:
     notes = []
     for split, items in splits.items():
-        counts = np.bincount(items.labels, minlength=len(order))
-        absent = [name for name, count in zip(order, counts, strict=True) if count == 0]
+        absent = [name for name, count in zip(order, counts(items, len(order)), strict=True) if not count]
         if absent:
-            notes.append(f"{split} has no pictures of {len(absent)} of {len(order)} classes: {_listed(absent)}")
+            notes.append(f"{split} has no pictures of {len(absent)} of {len(order)} classes: {listed(absent)}")
     return notes
-
-
-def _note_others(layout: Layout, notes: list[str]) -> None:
-    others = Counter[str]()
-    for found in layout.values():
-        for folder in found.values():
-            others += folder.others
-    if others:
-        kinds = ", ".join(f"{kind} ({count})" for kind, count in sorted(others.items()))
-        notes.append(f"{others.total()} files passed over because their extension is no image's: {kinds}")
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:20])
-    return shown if len(names) <= 20 else f"{shown} and {len(names) - 20} more"

@@ -8,14 +8,8 @@ from pathlib import Path
 from unicodedata import normalize
 
 from mixwise.data.builtin import BUILTIN
-from mixwise.errors import UsageError
-
-SPLITS = {
-    "train": ("train", "training"),
-    "val": ("val", "valid", "validation", "dev"),
-    "test": ("test", "testing", "eval", "evaluation"),
-}
-"""Folder names that mean a split, in any case."""
+from mixwise.data.listing import SPLITS, Listing, Row, kinds, listed, split_name
+from mixwise.errors import UsageError, printable
 
 # fmt: off
 IMAGE_EXTENSIONS = frozenset([
@@ -26,7 +20,13 @@ IMAGE_EXTENSIONS = frozenset([
 # fmt: on
 """A file counts as an image by one of these, in any case; what its bytes are is for `decode` to find out."""
 
-TREE = "expected DATA/<class>/*.jpg or DATA/{train,val,test}/<class>/*.jpg"
+TREE = """expected one of
+  DATA/            DATA/
+    cat/*.jpg        train/cat/*.jpg
+    dog/*.jpg        train/dog/*.jpg
+                     val/cat/*.jpg
+                     val/dog/*.jpg
+or a table (.csv, .tsv, .parquet), a list (.txt), tars (.tar), arrays (.npz): docs/data.md has them all"""
 
 JUNK = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx"})
 """Files and folders that systems leave behind, in any case; hidden ones are ignored as well."""
@@ -47,12 +47,32 @@ Layout = dict[str, dict[str, ClassFolder]]
 """Class folders by split and class name, the empty ones included."""
 
 
+def read_folders(root: Path) -> Listing:
+    """The pictures in the class folders below `root`, the splits in order, the classes sorted as text."""
+    notes: list[str] = []
+    layout = read_layout(root, notes)
+    others: Counter[str] = sum((folder.others for found in layout.values() for folder in found.values()), Counter())
+    if others:
+        notes.append(f"{others.total()} files passed over because their extension is no image's: {kinds(others)}")
+    empty = [f"{split}/{name}" for split, found in layout.items() for name in found if not found[name].images]
+    if empty:
+        notes.append(f"class folders without images, passed over: {listed(empty)}")
+    rows = []
+    for split in (split for split in SPLITS if split in layout):
+        for name, folder in sorted(layout[split].items()):
+            below = folder.path.relative_to(root).as_posix()
+            for image in folder.images:
+                source = os.path.join(folder.path, image)
+                rows.append(Row(source, printable(f"{below}/{image}"), (name,), split))
+    return Listing(rows, notes)
+
+
 def read_layout(root: Path, notes: list[str]) -> Layout:
     """All class folders below `root`. Without split folders everything is "train". Decisions are added to `notes`."""
     if not root.is_dir():
         raise _no_folder(root)
     folders = _folders(root)
-    named = {path: split for path in folders if (split := _split_name(path)) is not None}
+    named = {path: split for path in folders if (split := split_name(path.name)) is not None}
     flat = [path for path in named if _images(path)]
     splits = {path: split for path, split in named.items() if path not in flat and _folders(path)}
     if folders and len(named) == len(folders) and flat and not (splits and all(named[p] == "test" for p in flat)):
@@ -60,6 +80,11 @@ def read_layout(root: Path, notes: list[str]) -> Layout:
     if "train" in splits.values() or (splits and len(named) == len(folders)):
         return _read_splits(root, folders, splits, notes)
     return {"train": _read_classes_only(root, folders, notes)}
+
+
+def is_split_tree(root: Path) -> bool:
+    """Whether a folder of `root` is a training split with class folders in it."""
+    return any(split_name(path.name) == "train" and _folders(path) for path in _folders(root))
 
 
 def _read_splits(root: Path, folders: list[Path], splits: dict[Path, str], notes: list[str]) -> Layout:
@@ -83,7 +108,7 @@ def _read_splits(root: Path, folders: list[Path], splits: dict[Path, str], notes
         if path not in splits:
             count = len(_images(path))
             found = f"{count} images and no class folders" if count else "no class folders"
-            why = f"holds {found}" if _split_name(path) else "is none of " + ", ".join(sum(SPLITS.values(), ()))
+            why = f"holds {found}" if split_name(path.name) else "is none of " + ", ".join(sum(SPLITS.values(), ()))
             notes.append(f"{path.name}/ was passed over: it {why}")
     return layout
 
@@ -91,7 +116,7 @@ def _read_splits(root: Path, folders: list[Path], splits: dict[Path, str], notes
 def _read_classes_only(root: Path, folders: list[Path], notes: list[str]) -> dict[str, ClassFolder]:
     for path in folders:
         inner = [
-            child.name for child in _folders(path) if _split_name(child) and _folders(child) and not _images(child)
+            child.name for child in _folders(path) if split_name(child.name) and _folders(child) and not _images(child)
         ]
         if inner and not _images(path):
             raise UsageError(f"{root} is one level too high: {path.name} holds {' and '.join(inner)}; use {path}")
@@ -157,13 +182,9 @@ def _images(folder: Path) -> list[Path]:
     return [path for path in _entries(folder) if path.suffix.lower() in IMAGE_EXTENSIONS and not path.is_dir()]
 
 
-def _split_name(path: Path) -> str | None:
-    return next((split for split, names in SPLITS.items() if path.name.lower() in names), None)
-
-
 def _no_folder(path: Path) -> UsageError:
     if path.exists():
-        return UsageError(f"{path} is a file, but a data folder is needed; {TREE}")
+        return UsageError(f"{path} is a file, but no table, list, tar or array file; {TREE}")
     siblings = [sibling.name for sibling in _folders(path.parent)] if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, [*siblings, *BUILTIN], n=1)
     hint = f" (did you mean {near[0] if near[0] in BUILTIN else str(path.parent / near[0])!r}?)" if near else ""
@@ -178,8 +199,8 @@ def _wrong_level(folder: Path) -> UsageError:
         what = f"{folder} holds {images} images directly and no class folders"
         above = folder.absolute().parent
         beside = [path for path in _folders(above) if path.name != folder.name and _images(path)]
-        if beside and _split_name(folder) is None:
-            data = above.parent if _split_name(above) else above
+        if beside and split_name(folder.name) is None:
+            data = above.parent if split_name(above.name) else above
             return UsageError(f"{what}: it looks like one class of {data}, use that; {TREE}")
     elif not images and not folders:
         what = f"{folder} holds no images and no folders"

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from mixwise.config import MAX_PIXELS, Preprocess, Train
-from mixwise.data import Items, decode, unnormalize
+from mixwise.data import Items, Stored, decode, unnormalize
 from mixwise.files import write_text
 from mixwise.prediction import Predictor
 from mixwise.report.plots import confusion_matrix, curves
@@ -64,7 +64,9 @@ def _mistakes(probabilities: torch.Tensor, target: torch.Tensor, items: Items, p
     ]
 
 
-def thumbnail(source: str | np.ndarray, pre: Preprocess, side: int = 112, *, max_pixels: int = MAX_PIXELS) -> str:
+def thumbnail(
+    source: str | np.ndarray | Stored, pre: Preprocess, side: int = 112, *, max_pixels: int = MAX_PIXELS
+) -> str:
     """A picture as a small PNG or JPEG data address; tiny pictures are enlarged in whole pixels."""
     hint = side, side
     image = decode(source, channels=pre.channels, background=pre.background, hint=hint, max_pixels=max_pixels)
@@ -72,7 +74,7 @@ def thumbnail(source: str | np.ndarray, pre: Preprocess, side: int = 112, *, max
     return _address(image, side)
 
 
-def _as_seen(source: str | np.ndarray, predictor: Predictor) -> str:
+def _as_seen(source: str | np.ndarray | Stored, predictor: Predictor) -> str:
     """A picture after its preprocessing, as `thumbnail` gives it; without its alpha."""
     pre = predictor.preprocess
     image = decode(source, channels=pre.channels, background=pre.background, max_pixels=predictor.max_pixels)

@@ -120,7 +120,13 @@ def check(
     if kept is not None:
         check_beside(kept, data, (".jsonl",))
     try:
-        catalog = discover(data, val_split=settings.val_split, seed=settings.split_seed)
+        catalog = discover(
+            data,
+            val_split=settings.val_split,
+            seed=settings.split_seed,
+            rename=dict(settings.rename),
+            unknown_classes=settings.unknown,
+        )
     except UsageError as error:
         if not Path(data).exists():
             raise

@@ -3,6 +3,7 @@
 import base64
 import io
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
@@ -13,7 +14,7 @@ import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from mixwise.config import MAX_PIXELS
-from mixwise.data import BadImage, decode
+from mixwise.data import BadImage, Stored, decode
 
 HINT = (64, 64)
 """JPEGs are decoded no larger than needed for this: every byte is read all the same, and damage is found."""
@@ -67,6 +68,8 @@ def look(source: Any, max_pixels: int = MAX_PIXELS) -> Verdict:
     >>> look(np.zeros((4, 6), np.uint8)).width, look(b"").reason
     (6, 'empty')
     """
+    if isinstance(source, Stored):
+        return _inside(source, look, max_pixels)
     if isinstance(source, np.ndarray):
         return _seen(_array(source), decode(source), turned=True)
     data, mtime = _read(source)
@@ -88,6 +91,8 @@ def glance(source: Any, max_pixels: int = MAX_PIXELS) -> Verdict:
 
     Only JPEG, PNG, GIF and WebP say where they end. What does not end so, and every other format, is looked at whole.
     """
+    if isinstance(source, Stored):
+        return _inside(source, glance, max_pixels)
     if not isinstance(source, str | Path | bytes):
         return look(source, max_pixels)
     try:
@@ -108,6 +113,15 @@ def glance(source: Any, max_pixels: int = MAX_PIXELS) -> Verdict:
         return look(source, max_pixels)
     ends = fingerprint(head + tail + size.to_bytes(8, "little"))
     return Verdict("", "", size, mtime, "", ends, height, width, form, mode)
+
+
+def _inside(source: Stored, see: Callable[[Any, int], Verdict], max_pixels: int) -> Verdict:
+    """What a picture is that lies in something larger."""
+    try:
+        found = source.read()
+    except Exception as error:  # whatever the library that stores it raises
+        return Verdict("unreadable", str(error) or type(error).__name__)
+    return see(found, max_pixels)
 
 
 def fingerprint(data: bytes) -> str:

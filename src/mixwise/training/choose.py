@@ -7,8 +7,9 @@ from typing import Any
 from rich.console import Console
 
 from mixwise.config import Augment, Data, Optimizer, Preprocess, Recipe, Size, Train, VisionConfig, pair
-from mixwise.data import BUILTIN, Catalog, Statistics, discover, measure
+from mixwise.data import Catalog, Statistics, discover, located, measure
 from mixwise.errors import MixwiseError, UsageError, unknown
+from mixwise.labels import read_labels
 from mixwise.models import presets
 from mixwise.screening import Screened, class_range, screen
 from mixwise.training.start import start_hash
@@ -16,17 +17,29 @@ from mixwise.weights.pretrained import Start
 
 
 def plan(
-    source: str | Path, settings: dict[str, Any], console: Console, start: Start | None = None
+    source: str | Path,
+    settings: dict[str, Any],
+    console: Console,
+    start: Start | None = None,
+    labels: str | Path | None = None,
 ) -> tuple[Screened, Train]:
     """The pictures and the complete settings of a run: chosen where `settings` (by dotted path) leaves them open.
 
-    Weights to start from bring their model, image size and normalisation.
+    Weights to start from bring their model, image size and normalisation; a file of `labels` brings the classes.
     """
     _refuse(settings)
     given = {k.removeprefix("data."): v for k, v in settings.items() if k.startswith("data.")}
-    where = str(source) if str(source) in BUILTIN else str(Path(source).expanduser().absolute())
-    data = Data.parse({"source": where} | given)
-    found = discover(data.source, val_split=data.val_split, seed=data.split_seed)
+    data = Data.parse({"source": located(source)} | given)
+    names = None if labels is None else read_labels(labels)
+    found = discover(
+        data.source,
+        val_split=data.val_split,
+        seed=data.split_seed,
+        classes=None if names is None else names.names,
+        owner=str(labels),
+        rename=None if names is None else names.rename(names.names),
+        unknown_classes=data.unknown,
+    )
     classes = len(found.classes)
     sizes = ", ".join(f"{len(items)} {name} ({class_range(items, classes)})" for name, items in found.splits.items())
     console.print(f"data     {data.source}: {classes} classes, {sizes}", highlight=False, markup=False)
@@ -51,7 +64,7 @@ def plan(
     else:
         raise unknown("model", wanted, [*presets(), "auto"])
     recipe = choose_recipe(counts["train"], pre.image)
-    data = data.model_copy(update={"fingerprint": fingerprint(catalog)})
+    data = data.model_copy(update={"fingerprint": fingerprint(catalog), "rename": catalog.renamed})
     base = Train(model=model, task=catalog.task, classes=catalog.classes, data=data, preprocess=pre, recipe=recipe)
     if start is not None:
         base = base.model_copy(update={"pretrained": start.source, "pretrained_hash": start_hash(start)})
@@ -67,6 +80,7 @@ def _refuse(settings: dict[str, Any]) -> None:
     for name, place in {
         "classes": own["classes"],
         "task": "the labels of the pictures",
+        "data.rename": "the list of labels",
         "data.source": "the DATA argument",
     }.items():
         if name in settings:

@@ -17,8 +17,8 @@ Row = dict[str, float | int | str]
 class Run:
     """The files of a run folder.
 
-    model.safetensors (best), last.safetensors, config.toml, verdicts.jsonl, metrics.csv, report.html, tensorboard/,
-    state.ckpt
+    model.safetensors (best), last.safetensors, config.toml, labels.csv, verdicts.jsonl, metrics.csv, report.html,
+    tensorboard/, state.ckpt
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -27,6 +27,7 @@ class Run:
         self.last = self.folder / LAST
         self.config_file = self.folder / "config.toml"
         self.verdicts_file = self.folder / "verdicts.jsonl"
+        self.labels_file = self.folder / "labels.csv"
         self.metrics_file = self.folder / "metrics.csv"
         self.report_file = self.folder / "report.html"
         self.state = self.folder / "state.ckpt"

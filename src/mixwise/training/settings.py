@@ -8,7 +8,7 @@ from typing import Any
 
 from mixwise.errors import UsageError
 
-OWN = ("task", "classes", "data.source", "data.fingerprint", "pretrained_hash")
+OWN = ("task", "classes", "data.source", "data.fingerprint", "data.rename", "pretrained_hash")
 """What a config.toml says of the run that it was written for and not of another."""
 
 

@@ -29,6 +29,12 @@ def resolve(path: str | Path) -> Path:
     raise MixwiseError(f"no model at {path}: expected a run folder or a .safetensors file{hint}")
 
 
+def is_model(path: str | Path) -> bool:
+    """Whether `path` is a run folder or a weights file, and not data."""
+    path = Path(path).expanduser()
+    return any((path / name).is_file() for name in (BEST, LAST)) or (path.is_file() and path.suffix == ".safetensors")
+
+
 def load(path: str | Path) -> Model:
     """The model of a run folder or a `.safetensors` file, on the CPU in evaluation mode.
 
