@@ -7,17 +7,16 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.markup import escape
-from torch import Tensor
 
 from mixwise.config import Train
-from mixwise.data import Catalog, ImageDataset, Items, discover, evaluation_transform, loader, training_transform
+from mixwise.data import Catalog, ImageDataset, discover, evaluation_transform, loader, training_transform
 from mixwise.device import Precision, choose_device, choose_precision
 from mixwise.errors import MixwiseError, UsageError
-from mixwise.evaluation import answer
+from mixwise.evaluation import Evaluation, judge, outputs
 from mixwise.model import Model
 from mixwise.prediction import Predictor
 from mixwise.report.run import write_report
-from mixwise.tasks import Scores, task
+from mixwise.tasks import decide, task
 from mixwise.training.choose import fingerprint, plan
 from mixwise.training.keep import Keeper
 from mixwise.training.loop import fit, quieten, validation_interval
@@ -189,28 +188,33 @@ def _run(run: Run, prepared: Prepared, console: Console, state: Path | None = No
     except KeyboardInterrupt:
         console.print(f"\nstopped; go on with: mixwise train --resume {run.folder}", highlight=False, markup=False)
         raise
-    predictor, probabilities, scores = _measure(run, val_set.items, device)
-    report = write_report(run, config, val_set.items, predictor, probabilities, scores)  # type: ignore[arg-type]
+    found, chosen = _measure(run, prepared)
+    report = write_report(run, config, found)
     result = TrainResult(
         run=run.folder,
         metric=task(config.task).metric,
-        value=scores.value,
+        value=found.scores.value,
         epoch=keeper.best["epoch"],
         weights=keeper.best["weights"],
-        weights_hash=weights_hash(predictor.model.state_dict()),
+        weights_hash=weights_hash(found.predictor.model.state_dict()),
     )
-    _conclude(console, result, prepared.catalog, report)
+    _conclude(console, result, prepared.catalog, report, chosen)
     return result
 
 
-def _measure(run: Run, items: Items, device: str) -> tuple[Predictor, Tensor, Scores]:
-    """Score the best weights as every later verb will, in fp32, and write that into their header."""
-    predictor = Predictor(run.best, device=device)
-    probabilities = answer(predictor, items)
-    scores = predictor.task.score(probabilities, torch.as_tensor(items.labels), predictor.classes)
-    metrics = {f"val_{predictor.task.metric}": scores.value, "val_loss": scores.loss}
+def _measure(run: Run, prepared: Prepared) -> tuple[Evaluation, list[str]]:
+    """Score the best weights as every later verb will, in fp32; that and how to read them go into their header.
+
+    Returns: the evaluation, and sentences about what was chosen on the validation pictures.
+    """
+    predictor, items = Predictor(run.best, device=prepared.device), prepared.val_set.items
+    logits = outputs(predictor, items)
+    decision, notes = decide(predictor.task, logits, torch.as_tensor(items.labels), predictor.classes)
+    predictor.adopt(decision)
+    found = judge(predictor, logits, items, prepared.catalog.source, "val")
+    metrics = {f"val_{predictor.task.metric}": found.scores.value, "val_loss": found.scores.loss}
     save(run.best, predictor.model.state_dict(), predictor.header.model_copy(update={"metrics": metrics}))
-    return predictor, probabilities, scores
+    return found, notes
 
 
 def _usable_state(run: Run, console: Console) -> Path | None:
@@ -248,11 +252,12 @@ def _announce(console: Console, prepared: Prepared) -> None:
     )
 
 
-def _conclude(console: Console, result: TrainResult, catalog: Catalog, report: Path) -> None:
+def _conclude(console: Console, result: TrainResult, catalog: Catalog, report: Path, chosen: list[str]) -> None:
+    answers = "".join(f"answers  {escape(sentence)}\n" for sentence in chosen)
     console.print(
         f"\nbest validation {result.metric} [bold]{result.value:.2%}[/], "
         f"epoch {result.epoch} ({result.weights} weights)\n"
-        f"run      {escape(str(result.run))}\nreport   {escape(str(report))}",
+        f"{answers}run      {escape(str(result.run))}\nreport   {escape(str(report))}",
         highlight=False,
     )
     hints = [f"mixwise predict {result.run} YOUR_PICTURES"]

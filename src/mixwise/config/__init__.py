@@ -2,6 +2,7 @@
 
 from mixwise.config.base import Config, Options, Size, pair
 from mixwise.config.data import Augment, Data, Preprocess
+from mixwise.config.decision import Decision
 from mixwise.config.eanet import EANetConfig
 from mixwise.config.model import BackboneConfig, BranchConfig, ModelConfig, StageConfig, Task, VisionConfig
 from mixwise.config.repmlp import RepMLPBlockConfig, RepMLPPlainConfig, RepMLPResNetConfig, RepMLPStageConfig
@@ -14,6 +15,7 @@ __all__ = [
     "BranchConfig",
     "Config",
     "Data",
+    "Decision",
     "EANetConfig",
     "GMLPTextConfig",
     "ModelConfig",
