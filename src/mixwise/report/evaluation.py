@@ -25,7 +25,8 @@ def check_folder(folder: Path, data: str | Path) -> None:
 def write_evaluation(found: Evaluation, folder: str | Path) -> list[Path]:
     """Write report.html, per_class.csv, predictions.csv, and with one label a picture confusion.csv and confusion.png.
 
-    predictions.csv has the columns of `mixwise predict --csv --probs`, then the truth and whether the answer is right.
+    predictions.csv has the columns of `mixwise predict --csv --probs`, then `truth`, and `right`: 1, 0, or nothing
+    for a withheld answer.
 
     Returns: the files. Raises `UsageError` where the folder is not empty or lies in the folder of the pictures.
     """
@@ -33,7 +34,7 @@ def write_evaluation(found: Evaluation, folder: str | Path) -> list[Path]:
     check_folder(folder, found.source)
     table, names = found.scores.table(), found.predictor.classes
     files = [folder / "report.html", folder / "per_class.csv", folder / "predictions.csv"]
-    write_text(files[0], page(found, f"{found.source} ({found.split})"))
+    write_text(files[0], page(found, found.source))
     _write_rows(files[1], table.columns, [["" if v != v else v for v in row] for row in table.rows])
     _write_rows(files[2], [*columns(0, names), "truth", "right"], _answers(found))
     if found.scores.confusion is not None:
@@ -49,8 +50,10 @@ def _answers(found: Evaluation) -> Iterable[list[Any]]:
     truths = predictor.task.labels(found.target, names)
     for name, truth, row in zip(found.items.names, truths, found.probabilities, strict=True):
         p = predictor.prediction(name, row, len(names))
-        given = ";".join(label for label in names if label in dict(p.labels))
-        yield [*cells(p, 0, names), truth, int(given == truth)]
+        answer = dict(p.labels)
+        given = ";".join(label for label in names if label in answer)
+        withheld = predictor.task.withheld and not answer
+        yield [*cells(p, 0, names), truth, "" if withheld else int(given == truth)]
 
 
 def _write_rows(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -61,13 +61,15 @@ def reliability(bins: Sequence[Bin]) -> Figure:
     """How often answers of about the same probability are right, and below how many there are."""
     figure = Figure(figsize=(4.6, 4.2))
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-    means = [each.probability for each in bins]
+    means, counts = [each.probability for each in bins], [each.count for each in bins]
     upper.plot((0, 1), (0, 1), "--", color=PALE, linewidth=1.2, label="as it should be")
-    upper.plot(means, [each.share for each in bins], "o-", color=ACCENT, linewidth=1.6, markersize=4, label="measured")
+    # An area for a number: a bin of one answer is always at the top or the bottom, and says nothing.
+    areas = [6 + 150 * count / max(counts) for count in counts]
+    upper.scatter(means, [each.share for each in bins], areas, color=ACCENT, alpha=0.8, label="measured", clip_on=False)
     upper.set_ylim(0, 1.03)
     upper.set_ylabel("right", color=INK)
     upper.legend(frameon=False, fontsize=8)
-    lower.bar(means, [each.count for each in bins], width=0.04, color=PALE)
+    lower.bar(means, counts, width=0.04, color=PALE)
     lower.set_xlim(0, 1.03)
     lower.set_ylabel("answers", color=INK)
     lower.set_xlabel("probability", color=INK)

@@ -27,6 +27,10 @@ def decide(task: Task, logits: Tensor, target: Tensor, names: Sequence[str]) -> 
         for outputs in (logits, logits / temperature)
     )
     said = f"temperature {temperature:.3g}: calibration error {before:.1%} before, {after:.1%} after"
+    if temperature == 1 or after > before:
+        # One number cannot mend everything: of a rare label it draws the probability towards one half.
+        temperature = 1.0
+        said = f"no temperature makes both the loss and the calibration error ({before:.1%}) smaller"
     decision, notes = task.cutoffs(task.probabilities(logits / temperature), target, names)
     return decision.model_copy(update={"temperature": temperature}), [said, *notes]
 

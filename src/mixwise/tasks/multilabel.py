@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.classification import MultilabelAveragePrecision
+from torchmetrics.utilities import dim_zero_cat
 
 from mixwise.config import Decision
 from mixwise.errors import UsageError
@@ -137,10 +137,14 @@ def mean(values: np.ndarray) -> float:
 class MeanAveragePrecision(MultilabelAveragePrecision):
     """The mean over the labels that occur: one that never does has no precision to speak of. 0 where none does."""
 
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Outputs and labels of a batch."""
+        # As probabilities, since torchmetrics takes a batch of outputs that all lie in 0 to 1 for such.
+        super().update(preds.float().sigmoid(), target)
+
     def compute(self) -> Tensor:  # type: ignore[override]
-        each: Any = super().compute()
-        present = torch.cat(self.target).sum(dim=0) > 0 if self.target else torch.zeros(0)
-        return each[present].mean().nan_to_num()
+        ranking = Ranking(*(dim_zero_cat(each).cpu().numpy() for each in (self.preds, self.target)))
+        return torch.tensor(mean(ranking(np.ones(len(ranking.order))))).nan_to_num()
 
 
 @dataclass(frozen=True)
