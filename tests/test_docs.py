@@ -17,12 +17,20 @@ import mixwise
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", README, flags=re.M | re.S)
 
 
-def test_readme_commands(tmp_path):
+def blocks(page: str) -> list[tuple[str, str]]:
+    """Language and text of the code blocks of a page."""
+    return re.findall(r"^```(\w+)\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), flags=re.M | re.S)
+
+
+BLOCKS = blocks("README.md")
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/evaluation.md"])
+def test_commands(page, tmp_path):
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    for kind, text in BLOCKS:
+    for kind, text in blocks(page):
         if kind == "bash":
             for line in text.splitlines():
                 command = line.replace("mixwise ", f"{sys.executable} -m mixwise ", 1)

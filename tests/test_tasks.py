@@ -280,13 +280,12 @@ def test_answers_by_hand():
 def test_worst_mistakes_come_first_and_withheld_answers_are_none():
     p, names = torch.tensor([[0.6, 0.4], [0.9, 0.1], [0.8, 0.2]]), ("a", "b")
     found = CLASSIFY.mistakes(p, torch.tensor([1, 1, 0]), names, PLAIN)
-    assert [(m.index, m.truth, m.answer, m.how) for m in found] == [(1, "b", "a", "90%"), (0, "b", "a", "60%")]
+    assert [(m.index, m.said) for m in found] == [(1, "b taken for a (90%)"), (0, "b taken for a (60%)")]
     assert [m.index for m in CLASSIFY.mistakes(p, torch.tensor([1, 1, 0]), names, Decision(reject=0.7))] == [1]
-    found = MULTILABEL.mistakes(p, torch.tensor([[1.0, 1], [0, 0], [1, 0]]), names, PLAIN)
-    assert [(m.index, m.truth, m.answer, m.how) for m in found] == [
-        (1, "nothing", "a", "a added with 90%"),
-        (0, "a;b", "a", "b missed with 40%"),
-    ]
+    found = MULTILABEL.mistakes(p, torch.tensor([[0.0, 1], [0, 0], [1, 0]]), names, PLAIN)
+    assert [(m.index, m.said) for m in found] == [(1, "added a (90%)"), (0, "added a (60%), missed b (40%)")]
+    many = MULTILABEL.mistakes(torch.full((1, 6), 0.6), torch.zeros(1, 6), tuple("abcdef"), PLAIN)
+    assert many[0].said.endswith("added d (60%), 2 more")
 
 
 def test_unknown_task_names_the_nearest():

@@ -30,9 +30,7 @@ def page(
         {
             "picture": thumbnail(found.items.sources[m.index], predictor.preprocess),
             "name": found.items.names[m.index],
-            "truth": m.truth,
-            "answer": m.answer,
-            "how": m.how,
+            "said": m.said,
         }
         for m in mistakes[:MISTAKES]
     ]

@@ -52,7 +52,8 @@ def curves(rows: Sequence[dict[str, str]], metric: str) -> Figure:
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     other.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    loss.legend(frameon=False, fontsize=8)
+    if loss.lines:
+        loss.legend(frameon=False, fontsize=8)
     figure.tight_layout()
     return figure
 

@@ -48,10 +48,8 @@ class Mistake:
 
     index: int
     """Of the picture."""
-    truth: str
-    answer: str
-    how: str
-    """With what probability."""
+    said: str
+    """What was taken for what, with which probability."""
 
 
 class Scores(Protocol):

@@ -114,8 +114,8 @@ class Classify(Task):
         for i in belief.argsort(stable=True).tolist():
             for answer in self.chosen(probabilities[i], decision):
                 if answer != target[i]:
-                    how = f"{float(probabilities[i, answer]):.0%}"
-                    found.append(Mistake(i, names[int(target[i])], names[answer], how))
+                    share = float(probabilities[i, answer])
+                    found.append(Mistake(i, f"{names[int(target[i])]} taken for {names[answer]} ({share:.0%})"))
         return found
 
 

@@ -109,17 +109,16 @@ class MultiLabel(Task):
     def mistakes(
         self, probabilities: Tensor, target: Tensor, names: Sequence[str], decision: Decision
     ) -> list[Mistake]:
-        """By the label that is furthest from the truth first."""
+        """By the label that is furthest from the truth first; of a picture's wrong labels the four worst are named."""
         truth = target.numpy() > 0.5
-        said = probabilities.numpy() >= thresholds(decision, len(names))
-        gap = np.where(truth != said, np.abs(truth - probabilities.numpy()), 0)
-        order = [int(i) for i in np.argsort(-gap.max(axis=1), kind="stable") if gap[i].any()]
-        true, given = self.labels(target, names), self.labels(torch.as_tensor(said).float(), names)
+        p = probabilities.numpy()
+        gap = np.where(truth != (p >= thresholds(decision, len(names))), np.abs(truth - p), 0)
         found = []
-        for i in order:
-            worst = int(gap[i].argmax())
-            how = f"{names[worst]} {'missed' if truth[i, worst] else 'added'} with {float(probabilities[i, worst]):.0%}"
-            found.append(Mistake(i, true[i] or "nothing", given[i] or "nothing", how))
+        for i in np.argsort(-gap.max(axis=1), kind="stable").tolist():
+            wrong = [k for k in np.argsort(-gap[i], kind="stable").tolist() if gap[i, k]]
+            said = [f"{'missed' if truth[i, k] else 'added'} {names[k]} ({p[i, k]:.0%})" for k in wrong[:4]]
+            if wrong:
+                found.append(Mistake(i, ", ".join(said) + (f", {len(wrong) - 4} more" if len(wrong) > 4 else "")))
         return found
 
 
