@@ -13,10 +13,12 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from mixwise import Predictor, UsageError, evaluate, info, train
+from mixwise import Predictor, UsageError, evaluate, info, reparam, train
 from mixwise.cli import app
+from mixwise.config import Decision
 from mixwise.data import export_builtin
 from mixwise.report.evaluation import write_evaluation
+from mixwise.resizing import resize_file
 from mixwise.tasks import task
 from mixwise.training.run import Run
 from mixwise.weights.native import KEY
@@ -178,12 +180,18 @@ def test_sv04_evaluation_with_withheld_answers(run, tmp_path):
     assert {row["right"] for row in rows if row["label"] != "unknown"} == {"0", "1"}
 
 
-def test_every_task_scores_what_its_summary_says(run):
-    found = evaluate(run, "digits", reject=0.5)
-    what = [name for name, _, _ in found.scores.summary()]
-    assert what[0] == task("classify").metric
-    assert "answered" in what
-    assert "answered" not in [name for name, _, _ in evaluate(run, "digits").scores.summary()]
+def test_the_summary_tells_of_withheld_answers_only_where_they_were_asked_for(run):
+    for reject, told in ((0.5, True), (None, False)):
+        what = [name for name, _, _ in evaluate(run, "digits", reject=reject).scores.summary()]
+        assert what[0] == task("classify").metric
+        assert ("answered" in what) == told
+
+
+def test_equal_models_keep_the_decision_and_resized_ones_forget_it(run, tmp_path):
+    reparam(run, tmp_path / "folded.safetensors")
+    assert info(tmp_path / "folded.safetensors").decision == info(run).decision != Decision()
+    resize_file(run, tmp_path / "larger.safetensors", (12, 12))
+    assert info(tmp_path / "larger.safetensors").decision == Decision()
 
 
 def test_a_file_from_before_loads_and_answers_as_before(run, tmp_path):

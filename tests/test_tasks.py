@@ -222,6 +222,19 @@ def test_temperature_never_makes_the_loss_larger(name):
         assert task(name).loss(logits / temperature, target) <= task(name).loss(logits, target)
 
 
+def test_a_temperature_that_makes_the_probabilities_less_true_is_not_kept():
+    """Of a label that few pictures have, dividing draws the probability towards one half."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 4 * torch.randn(400, 3, generator=generator) - 2
+    target = (torch.rand(400, 3, generator=generator) < 0.1).float()
+    temperature = fit_temperature(MULTILABEL, logits, target)
+    assert MULTILABEL.loss(logits / temperature, target) < MULTILABEL.loss(logits, target) / 2
+    decision, notes = decide(MULTILABEL, logits, target, tuple("abc"))
+    assert decision.temperature == 1
+    assert len(decision.thresholds) == 3
+    assert "no temperature" in notes[0]
+
+
 def test_all_right_does_not_make_certain():
     target = torch.arange(60) % 3
     temperature = fit_temperature(CLASSIFY, 2.0 * torch.eye(3)[target], target)

@@ -159,10 +159,12 @@ def _print_predictions(rows: list["Prediction"]) -> None:
         if p.error:
             table.add_row(escape(p.image), "[red]–[/]", "", f"[red]{escape(p.error)}[/]")
             continue
-        answer = [label for label, _ in p.labels]
-        given = ", ".join(f"{value:.1%}" for _, value in p.labels)
+        answer = dict(p.labels)
         rest = ", ".join(f"{escape(label)} {value:.1%}" for label, value in p.top if label not in answer)
-        table.add_row(escape(p.image), f"[bold]{escape(', '.join(answer) or p.label or '–')}[/]", given, rest)
+        label, given = p.label or "–", f"{p.probability:.1%}" if answer else ""
+        if len(answer) > 1:
+            label, given = ", ".join(f"{name} {value:.1%}" for name, value in p.labels), ""
+        table.add_row(escape(p.image), f"[bold]{escape(label)}[/]", given, rest)
     out.print(table, highlight=False)
 
 
