@@ -143,7 +143,7 @@ class MeanAveragePrecision(MultilabelAveragePrecision):
 
     def compute(self) -> Tensor:  # type: ignore[override]
         ranking = Ranking(*(dim_zero_cat(each).cpu().numpy() for each in (self.preds, self.target)))
-        return torch.tensor(mean(ranking(np.ones(len(ranking.order))))).nan_to_num()
+        return torch.tensor(mean(ranking(np.ones(ranking.order.shape[1])))).nan_to_num()
 
 
 @dataclass(frozen=True)

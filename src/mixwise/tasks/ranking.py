@@ -14,22 +14,24 @@ class Ranking:
     """
 
     def __init__(self, probabilities: np.ndarray, truth: np.ndarray) -> None:
-        self.order = np.argsort(-probabilities, axis=0, kind="stable")
-        ranked = np.take_along_axis(probabilities, self.order, axis=0)
-        self.truth = np.take_along_axis(truth, self.order, axis=0)
+        # A row for each label: sums along rows are several times faster than down columns.
+        p, yes = np.ascontiguousarray(probabilities.T), np.ascontiguousarray(truth.T)
+        self.order = np.argsort(-p, axis=1, kind="stable")
+        ranked = np.take_along_axis(p, self.order, axis=1)
+        self.truth = np.take_along_axis(yes, self.order, axis=1).astype(bool)
         # Equal probabilities share the place of the last of them, since no threshold tells them apart.
-        place = np.arange(len(ranked))[:, None].repeat(ranked.shape[1], axis=1)
         last = np.ones_like(self.truth)
-        last[:-1] = ranked[:-1] != ranked[1:]
-        self.place = np.minimum.accumulate(np.where(last, place, len(ranked))[::-1], axis=0)[::-1]
+        last[:, :-1] = ranked[:, :-1] != ranked[:, 1:]
+        place = np.where(last, np.arange(ranked.shape[1]), ranked.shape[1])
+        self.place = np.minimum.accumulate(place[:, ::-1], axis=1)[:, ::-1].copy()
 
     def __call__(self, counts: np.ndarray) -> np.ndarray:
         """(labels,) of a sample in which picture i occurs counts[i] times; NaN for labels that do not occur."""
-        weights = counts[self.order].astype(float)
+        weights = counts.astype(np.float32)[self.order]
         positive = weights * self.truth
-        precision = positive.cumsum(axis=0) / np.maximum(weights.cumsum(axis=0), 1)
+        precision = positive.cumsum(axis=1) / np.maximum(weights.cumsum(axis=1), 1)
         with np.errstate(invalid="ignore"):
-            return (positive * np.take_along_axis(precision, self.place, axis=0)).sum(axis=0) / positive.sum(axis=0)
+            return (positive * np.take_along_axis(precision, self.place, axis=1)).sum(axis=1) / positive.sum(axis=1)
 
 
 def best_threshold(probabilities: np.ndarray, truth: np.ndarray) -> float:
