@@ -27,7 +27,7 @@ def blocks(page: str) -> list[tuple[str, str]]:
 BLOCKS = blocks("README.md")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/data.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/data.md", "docs/evaluation.md"])
 def test_commands(page, tmp_path):
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     for kind, text in blocks(page):

@@ -3,11 +3,12 @@
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import torch
+from pydantic_core import to_jsonable_python
 from torch import Tensor
 
 from mixwise.config import MAX_PIXELS, Data
@@ -25,7 +26,7 @@ from mixwise.data import (
 from mixwise.errors import MixwiseError, printable, unknown
 from mixwise.labels import difference, read_labels
 from mixwise.prediction import Predictor
-from mixwise.tasks.classify import Scores, score
+from mixwise.tasks import Scores, calibration_error
 from mixwise.training.run import Run
 from mixwise.weights import resolve
 
@@ -35,23 +36,35 @@ class Evaluation:
     """Scores of a model on one split, and the answers they come from."""
 
     scores: Scores
+    source: str
+    """Where the pictures come from."""
     split: str
     items: Items
-    """The pictures that could be read; only they are scored."""
+    """Those that could be read."""
+    predictor: Predictor
+    """Who answered, and how answers were read."""
     probabilities: Tensor
-    """(n, classes)."""
+    """(n, classes), at the stored temperature."""
+    uncalibrated: float
+    """The calibration error that it would be without the temperature."""
     bad: tuple[BadImage, ...]
-    """The pictures that could not be read."""
+    """Pictures of the split that could not be read: they are in no number."""
     notes: tuple[str, ...]
     """What was noticed about the data: classes that do not occur, files passed over."""
 
+    @property
+    def target(self) -> Tensor:
+        """The true labels, as `Items.labels` has them."""
+        return torch.as_tensor(self.items.labels)
+
     def to_json(self) -> str:
-        """The scores as JSON text."""
-        data = asdict(self.scores)
-        data["confusion"] = self.scores.confusion.tolist()
+        """The scores as JSON text; what is not defined is null."""
+        about = {"model": self.predictor.id, "source": self.source, "split": self.split, "notes": self.notes}
         bad = [{"image": printable(e.path), "reason": e.reason, "detail": e.detail} for e in self.bad]
-        whole = {"split": self.split, "notes": list(self.notes), "bad": bad, **data}
-        return json.dumps(whole, ensure_ascii=False, indent=2)
+        decision = self.predictor.decision.model_dump() | {"calibration_error_before": self.uncalibrated}
+        found = about | {"bad": bad} | vars(self.scores) | {"decision": decision}
+        plain = to_jsonable_python(found, inf_nan_mode="null", fallback=lambda array: array.tolist())
+        return json.dumps(plain, ensure_ascii=False, indent=2)
 
 
 def evaluate(
@@ -59,7 +72,8 @@ def evaluate(
     data: str | Path,
     *,
     split: str | None = None,
-    topk: int = 5,
+    topk: int | None = None,
+    reject: float | Literal["stored"] | None = None,
     batch_size: int = 64,
     device: str = "auto",
     workers: int | None = None,
@@ -73,17 +87,18 @@ def evaluate(
 
     Args:
         model: a run folder or a `.safetensors` file.
-        data: a folder of classes, a folder of splits, or any other layout of docs/data.md.
+        data: a folder of classes, a folder of splits, or the name of built-in data.
         split: train, val or test; None: test where there is one, else val. A folder without splits is used whole,
             except by a run that was trained on it: that one is scored on its own validation pictures.
-        topk: k of the top-k accuracy; clamped to the number of classes.
+        topk: k of the top-k accuracy; clamped to the number of classes. None: 5.
+        reject: as of `Predictor`: tell also how many pictures are answered, and how well those.
         on_bad: "skip" scores the pictures that can be read and lists the others, "error" stops at the first bad one.
         max_pixels: larger pictures, height · width, count as bad.
         labels: a file of class names that says what other names in the data mean, such as WordNet or class numbers.
         unknown_classes: what a class does that the model does not know: "error", or "drop" its pictures and count them.
         progress: called with (images done, images in all).
     """
-    predictor = Predictor(model, device=device, max_pixels=max_pixels)
+    predictor = Predictor(model, device=device, max_pixels=max_pixels, reject=reject)
     catalog = _catalog(Run(resolve(model).parent), data, predictor, labels, unknown_classes)
     if split is None:
         split = next(name for name in ("test", "val", "train") if name in catalog.splits)
@@ -93,9 +108,28 @@ def evaluate(
     if not len(items):
         raise MixwiseError(f"{data}: the {split} split is empty")
     bad = BadImages(f"the {split} split", len(items), on_bad=on_bad)
-    read, probabilities = answer(predictor, items, bad, batch_size=batch_size, workers=workers, progress=progress)
-    scores = score(probabilities, torch.as_tensor(read.labels), predictor.classes, topk=topk)
-    return Evaluation(scores, split, read, probabilities, tuple(bad.found.values()), catalog.notes)
+    read, logits = outputs(predictor, items, bad, batch_size=batch_size, workers=workers, progress=progress)
+    return judge(predictor, logits, read, str(data), split, bad, catalog.notes, topk=topk)
+
+
+def judge(
+    predictor: Predictor,
+    logits: Tensor,
+    items: Items,
+    source: str,
+    split: str,
+    bad: BadImages,
+    notes: tuple[str, ...] = (),
+    *,
+    topk: int | None = None,
+) -> Evaluation:
+    """The evaluation that outputs (n, classes) for these pictures come to."""
+    task, target = predictor.task, torch.as_tensor(items.labels)
+    probabilities = predictor.calibrated(logits)
+    scores = task.score(probabilities, target, predictor.classes, predictor.decision, topk=topk)
+    uncalibrated = calibration_error(task.reliability(task.probabilities(logits), target))
+    unread = tuple(bad.found.values())
+    return Evaluation(scores, source, split, items, predictor, probabilities, uncalibrated, unread, notes)
 
 
 def _catalog(
@@ -125,7 +159,7 @@ def _catalog(
     return replace(catalog, notes=(*notes, *catalog.notes))
 
 
-def answer(
+def outputs(
     predictor: Predictor,
     items: Items,
     bad: BadImages,
@@ -134,13 +168,16 @@ def answer(
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Items, Tensor]:
-    """The items that could be read, in their order, and their probabilities (n, classes); `bad` gets the others."""
+    """The items that could be read, in their order, and their outputs (n, classes) before temperature and thresholds.
+
+    `bad` gets the others.
+    """
     pre = predictor.preprocess
     dataset = ImageDataset(items, pre, evaluation_transform(pre), cache=0, max_pixels=predictor.max_pixels)
     rows, indices = [], []
     for images, _, positions in loader(dataset, batch_size, train=False, workers=workers, bad=bad):
-        rows.append(predictor.probabilities(images))
+        rows.append(predictor.logits(images))
         indices += positions.tolist()
-        if progress is not None:
+        if progress is not None and indices:
             progress(indices[-1] + 1, len(items))
     return items.chosen(indices), torch.cat(rows)

@@ -9,7 +9,7 @@ from typing import Any, cast, get_args
 import torch
 
 from mixwise.comparison import answers, preprocessing, some_pictures
-from mixwise.config import Size, VisionConfig, pair
+from mixwise.config import Decision, Size, VisionConfig, pair
 from mixwise.errors import MixwiseError, UsageError, unknown
 from mixwise.mixers.base import ResizeMethod
 from mixwise.model import Model, build
@@ -132,8 +132,8 @@ def resize_file(
     old, new = answers(source, items, pre), answers(made, items, larger)
     if not bool(new.isfinite().all()):
         raise MixwiseError(f"{before.name} at the new size gives infinite or undefined numbers; nothing was written")
-    kept = {"config": made.config, "metrics": {}, "preprocess": larger if header.preprocess else None}
-    header = header.model_copy(update=kept)
+    kept = {"config": made.config, "preprocess": larger if header.preprocess else None}
+    header = header.model_copy(update=kept | {"metrics": {}, "decision": Decision()})
     save(Path(out), made.state_dict(), header)
     return Resized(
         model=made,

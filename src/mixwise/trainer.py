@@ -7,7 +7,6 @@ from typing import Any, Literal
 import torch
 from rich.console import Console
 from rich.markup import escape
-from torch import Tensor
 
 from mixwise.config import Train
 from mixwise.data import (
@@ -22,13 +21,13 @@ from mixwise.data import (
 )
 from mixwise.device import Precision, choose_device, choose_precision
 from mixwise.errors import MixwiseError, UsageError
-from mixwise.evaluation import answer
+from mixwise.evaluation import Evaluation, judge, outputs
 from mixwise.labels import write_labels
 from mixwise.model import Model
 from mixwise.prediction import Predictor
 from mixwise.report.run import write_report
 from mixwise.screening import screened_before, write_verdicts
-from mixwise.tasks import Scores, task
+from mixwise.tasks import decide, task
 from mixwise.training.choose import fingerprint, plan
 from mixwise.training.keep import Keeper
 from mixwise.training.loop import fit, quieten, validation_interval
@@ -240,19 +239,17 @@ def _run(run: Run, prepared: Prepared, console: Console, state: Path | None = No
     except KeyboardInterrupt:
         console.print(f"\nstopped; go on with: mixwise train --resume {run.folder}", highlight=False, markup=False)
         raise
-    predictor = Predictor(run.best, device=device, max_pixels=config.data.max_pixels)
-    items, probabilities = answer(predictor, val_set.items, bad["val"])
-    scores = _measured(run, predictor, items, probabilities)
-    report = write_report(run, config, items, predictor, probabilities, scores)  # type: ignore[arg-type]
+    found, chosen = _measure(run, prepared, bad["val"])
+    report = write_report(run, config, found)
     result = TrainResult(
         run=run.folder,
         metric=task(config.task).metric,
-        value=scores.value,
+        value=found.scores.value,
         epoch=keeper.best["epoch"],
         weights=keeper.best["weights"],
-        weights_hash=weights_hash(predictor.model.state_dict()),
+        weights_hash=weights_hash(found.predictor.model.state_dict()),
     )
-    _conclude(console, result, prepared.catalog, report, bad)
+    _conclude(console, result, prepared.catalog, report, chosen, bad)
     return result
 
 
@@ -264,12 +261,19 @@ def _bad_images(split: str, items: Items, config: Train, console: Console) -> Ba
     return BadImages(f"the {split} split", len(items), on_bad=data.on_bad, max_bad=data.max_bad, say=say)
 
 
-def _measured(run: Run, predictor: Predictor, items: Items, probabilities: Tensor) -> Scores:
-    """Scores of the best weights as every later verb computes them, in fp32; they are written into their header."""
-    scores = predictor.task.score(probabilities, torch.as_tensor(items.labels), predictor.classes)
-    metrics = {f"val_{predictor.task.metric}": scores.value, "val_loss": scores.loss}
+def _measure(run: Run, prepared: Prepared, bad: BadImages) -> tuple[Evaluation, list[str]]:
+    """Score the best weights as every later verb will, in fp32; that and how to read them go into their header.
+
+    Returns: the evaluation, and sentences about what was chosen on the validation pictures.
+    """
+    predictor = Predictor(run.best, device=prepared.device, max_pixels=prepared.config.data.max_pixels)
+    items, logits = outputs(predictor, prepared.val_set.items, bad)
+    decision, notes = decide(predictor.task, logits, torch.as_tensor(items.labels), predictor.classes)
+    predictor.adopt(decision)
+    found = judge(predictor, logits, items, prepared.catalog.source, "val", bad)
+    metrics = {f"val_{predictor.task.metric}": found.scores.value, "val_loss": found.scores.loss}
     save(run.best, predictor.model.state_dict(), predictor.header.model_copy(update={"metrics": metrics}))
-    return scores
+    return found, notes
 
 
 def _usable_state(run: Run, console: Console) -> Path | None:
@@ -307,14 +311,22 @@ def _announce(console: Console, prepared: Prepared) -> None:
     )
 
 
-def _conclude(console: Console, result: TrainResult, catalog: Catalog, report: Path, bad: dict[str, BadImages]) -> None:
+def _conclude(
+    console: Console,
+    result: TrainResult,
+    catalog: Catalog,
+    report: Path,
+    chosen: list[str],
+    bad: dict[str, BadImages],
+) -> None:
+    answers = "".join(f"answers  {escape(sentence)}\n" for sentence in chosen)
     counts = ", ".join(f"{len(b.found)} of {b.total} in {b.what}" for b in bad.values() if b.found)
     if counts:
         console.print(f"\npictures that could not be read and were left out: {counts}", style="yellow", highlight=False)
     console.print(
         f"\nbest validation {result.metric} [bold]{result.value:.2%}[/], "
         f"epoch {result.epoch} ({result.weights} weights)\n"
-        f"run      {escape(str(result.run))}\nreport   {escape(str(report))}",
+        f"{answers}run      {escape(str(result.run))}\nreport   {escape(str(report))}",
         highlight=False,
     )
     hints = [f"mixwise predict {result.run} YOUR_PICTURES"]

@@ -31,7 +31,7 @@ from mixwise.data import (
 )
 from mixwise.data.dataset import choose_workers
 from mixwise.errors import UsageError
-from mixwise.report.run import thumbnail
+from mixwise.report.page import thumbnail
 
 CLASSES = ("10", "9", "cat", "ünï x")
 PRE = Preprocess(image=(12, 12), channels=1, mean=(0.5,), std=(0.5,))

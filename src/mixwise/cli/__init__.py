@@ -6,6 +6,7 @@ Nothing here imports torch before a verb runs, so `mixwise --help` answers at on
 from mixwise.cli import check as check
 from mixwise.cli import data as data
 from mixwise.cli import training as training
+from mixwise.cli import using as using
 from mixwise.cli import weights as weights
 from mixwise.cli.shared import app, err, escape
 from mixwise.errors import MixwiseError

@@ -26,6 +26,13 @@ Unknown = Annotated[
     Literal["error", "drop"] | None, typer.Option(help="Classes that are not known: stop, or drop their pictures.")
 ]
 Model = Annotated[Path, typer.Argument(help="A run folder or a .safetensors file.", metavar="RUN")]
+OnBad = Annotated[
+    str | None,
+    typer.Option(help="Pictures that cannot be read: skip (named and left out) or error (stop).  [default: skip]"),
+]
+MaxPixels = Annotated[
+    int | None, typer.Option(min=1, help="Larger pictures, height × width, are not read.  [default: 67108864]")
+]
 
 
 @contextlib.contextmanager

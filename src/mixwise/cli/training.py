@@ -1,29 +1,12 @@
-"""The verbs about pictures: train, evaluate, predict, export-data."""
+"""The verbs about pictures: train, export-data."""
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 from typer.core import TyperCommand
 
-from mixwise.cli.shared import Device, Labels, Model, Unknown, app, err, escape, out, progress
-from mixwise.errors import UsageError
-
-if TYPE_CHECKING:
-    from mixwise.evaluation import Evaluation
-    from mixwise.prediction import Prediction
-
-
-OnBad = Annotated[
-    str | None,
-    typer.Option(help="Pictures that cannot be read: skip (named and left out) or error (stop).  [default: skip]"),
-]
-MaxPixels = Annotated[
-    int | None, typer.Option(min=1, help="Larger pictures, height × width, are not read.  [default: 67108864]")
-]
+from mixwise.cli.shared import Labels, MaxPixels, OnBad, Unknown, app, out
 
 
 class _Train(TyperCommand):
@@ -98,92 +81,6 @@ def train(
 
 
 @app.command()
-def evaluate(
-    model: Model,
-    data: Annotated[str, typer.Argument(help="A folder, table, list, tar or array file, or built-in data.")],
-    split: Annotated[str | None, typer.Option(help="train, val or test; default: test where there is one.")] = None,
-    topk: Annotated[int, typer.Option(min=1)] = 5,
-    batch_size: Annotated[int, typer.Option(min=1)] = 64,
-    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
-    on_bad: OnBad = None,
-    max_pixels: MaxPixels = None,
-    labels: Labels = None,
-    unknown: Unknown = None,
-    device: Device = "auto",
-) -> None:
-    """Score a model on labelled pictures: accuracy, per class, confusion, calibration."""
-    from mixwise.config import MAX_PIXELS
-    from mixwise.evaluation import evaluate as run
-
-    with progress("evaluating", err) as report:
-        result = run(
-            model,
-            data,
-            split=split,
-            topk=topk,
-            batch_size=batch_size,
-            labels=labels,
-            unknown_classes=unknown or "error",
-            device=device,
-            on_bad=on_bad or "skip",
-            max_pixels=max_pixels or MAX_PIXELS,
-            progress=report,
-        )
-    if json:
-        print(result.to_json())
-    else:
-        _print_evaluation(result)
-
-
-@app.command()
-def predict(
-    model: Model,
-    images: Annotated[
-        list[str], typer.Argument(help="Pictures, or folders, lists, tables and tars of them.", metavar="IMAGES")
-    ],
-    topk: Annotated[int, typer.Option(min=1, help="How many classes to show.")] = 3,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    csv: Annotated[Path | None, typer.Option(help="Write a CSV file; - for standard output.")] = None,
-    batch_size: Annotated[int, typer.Option(min=1)] = 32,
-    max_pixels: MaxPixels = None,
-    device: Device = "auto",
-) -> None:
-    """Name what is in pictures. A picture that cannot be read is a row with its reason; the exit code is then 1."""
-    from mixwise.config import MAX_PIXELS
-    from mixwise.files import replacing
-    from mixwise.prediction import Predictor, find_images, to_json, write_csv
-
-    if json and csv is not None:
-        raise UsageError("--json and --csv are two forms of the same answers: choose one")
-    predictor = Predictor(model, device=device, max_pixels=max_pixels or MAX_PIXELS)
-    found = find_images(images)
-    topk = min(topk, len(predictor.classes))
-    quiet = json or (csv is not None and str(csv) == "-")
-    with progress("predicting", err) as report:
-        answers = _counted(predictor.stream(found, topk=topk, batch_size=batch_size), len(found), report)
-        if csv is not None and str(csv) == "-":
-            errors = write_csv(answers, sys.stdout, topk)
-        elif csv is not None:
-            with replacing(csv) as path, open(path, "w", encoding="utf-8", newline="") as file:
-                errors = write_csv(answers, file, topk)
-        elif json:
-            errors = 0
-            for p in answers:
-                print(to_json(p))
-                errors += bool(p.error)
-        else:
-            rows = list(answers)
-            errors = sum(bool(p.error) for p in rows)
-    if csv is not None and not quiet:
-        out.print(f"{len(found)} rows in {csv}", highlight=False, markup=False)
-    elif not quiet:
-        _print_predictions(rows)
-    if errors:
-        err.print(f"{errors} of {len(found)} pictures could not be read", style="red", highlight=False)
-        raise typer.Exit(1)
-
-
-@app.command()
 def export_data(
     name: Annotated[str, typer.Argument(help="Built-in data: digits.")],
     folder: Annotated[Path, typer.Argument(help="Where to put the pictures.")],
@@ -195,75 +92,3 @@ def export_data(
 
     files = export_builtin(name, folder, split=split, count=count)
     out.print(f"{len(files)} pictures in {folder}", highlight=False, markup=False)
-
-
-def _counted(items: Iterator["Prediction"], total: int, report: Any) -> Iterator["Prediction"]:
-    for done, item in enumerate(items, start=1):
-        report(done, total)
-        yield item
-
-
-def _print_predictions(rows: list["Prediction"]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("image", "label", "probability", "next"):
-        table.add_column(column, justify="right" if column == "probability" else "left", overflow="fold")
-    for p in rows:
-        if p.error:
-            table.add_row(escape(p.image), "[red]–[/]", "", f"[red]{escape(p.error)}[/]")
-        else:
-            rest = ", ".join(f"{escape(label)} {value:.1%}" for label, value in p.top[1:])
-            table.add_row(escape(p.image), f"[bold]{escape(p.label)}[/]", f"{p.probability:.1%}", rest)
-    out.print(table, highlight=False)
-
-
-def _print_evaluation(result: "Evaluation") -> None:
-    s = result.scores
-    for note in result.notes:
-        out.print(f"note: {note}", highlight=False, markup=False)
-    for error in result.bad:
-        out.print(str(error), style="yellow", highlight=False, markup=False)
-    if result.bad:
-        count, total = len(result.bad), len(result.bad) + s.images
-        out.print(
-            f"{count} of {total} pictures could not be read: they are not scored", style="yellow", highlight=False
-        )
-    top = f"top-1 [bold]{s.top1:.2%}[/]"
-    topk = f", top-{s.k} {s.topk:.2%}" if s.k < len(s.classes) else ""
-    out.print(
-        f"{s.images} pictures ({result.split}): {top}{topk}, loss {s.loss:.4f}, "
-        f"calibration error {s.calibration_error:.2%} (always the commonest class: {s.majority:.2%})\n",
-        highlight=False,
-    )
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("class")
-    for column in ("pictures", "precision", "recall", "F1"):
-        table.add_column(column, justify="right")
-    for c in s.classes:
-        if c.support:
-            cells = (f"{c.precision:.1%}", f"{c.recall:.1%}", f"{c.f1:.3f}")
-        else:
-            cells = ("–", "–", "–")
-        table.add_row(escape(c.name), str(c.support), *cells)
-    out.print(table, highlight=False)
-    _print_confusions(result)
-
-
-def _print_confusions(result: "Evaluation", limit: int = 8) -> None:
-    """The confusion matrix whole for up to 12 classes, else its largest mistakes."""
-    names = [c.name for c in result.scores.classes]
-    counts = result.scores.confusion
-    if len(names) <= 12:
-        table = Table(box=None, pad_edge=False, header_style="bold", title="truth ↓  answer →", title_justify="left")
-        table.add_column("")
-        for name in names:
-            table.add_column(escape(name), justify="right")
-        for i, name in enumerate(names):
-            cells = [f"[bold]{n}[/]" if i == j else str(n) if n else "·" for j, n in enumerate(counts[i])]
-            table.add_row(escape(name), *cells)
-        out.print()
-        out.print(table, highlight=False)
-        return
-    wrong = [(int(counts[i, j]), i, j) for i in range(len(names)) for j in range(len(names)) if i != j and counts[i, j]]
-    out.print("\n[bold]most frequent mistakes[/]")
-    for count, i, j in sorted(wrong, reverse=True)[:limit]:
-        out.print(f"{count:4d} × {escape(names[i])} taken for {escape(names[j])}", highlight=False)

@@ -10,7 +10,7 @@ from mixwise.cli.shared import Model, app, out
 from mixwise.errors import UsageError
 
 if TYPE_CHECKING:
-    from mixwise.config import Preprocess
+    from mixwise.config import Decision, Preprocess
 
 
 @app.command()
@@ -32,6 +32,7 @@ def info(model: Model, json: Annotated[bool, typer.Option("--json", help="Print 
         "preprocessing": _preprocessing(header.preprocess),
         "classes": f"{len(header.classes)}: {names}" if header.classes else "none stored",
         "weights": f"{header.weights}{epoch}",
+        "decision": _decision(header.decision),
         "measured": ", ".join(f"{k} {v:.4f}" for k, v in header.metrics.items()) or "nothing",
         "made with": ", ".join(f"{k} {v}" for k, v in header.versions.items()),
     }
@@ -229,6 +230,15 @@ def _print_rows(rows: list[tuple[str, str]]) -> None:
     for name, value in rows:
         out.print(f"{'' if name == before else name:<{width}}  {value}", highlight=False, markup=False)
         before = name
+
+
+def _decision(decision: "Decision") -> str:
+    parts = [f"temperature {decision.temperature:.3g}"]
+    if decision.reject is not None:
+        parts.append(f"--reject withholds answers below {decision.reject:.1%}")
+    if decision.thresholds:
+        parts.append(f"thresholds {min(decision.thresholds):.1%} to {max(decision.thresholds):.1%}")
+    return ", ".join(parts)
 
 
 def _preprocessing(pre: "Preprocess | None") -> str:

@@ -2,6 +2,7 @@
 
 from mixwise.config.base import Config, Options, Size, pair
 from mixwise.config.data import MAX_PIXELS, Augment, Data, Preprocess
+from mixwise.config.decision import Decision
 from mixwise.config.eanet import EANetConfig
 from mixwise.config.model import PURPOSE, BackboneConfig, BranchConfig, ModelConfig, StageConfig, Task, VisionConfig
 from mixwise.config.points import PCTConfig
@@ -17,6 +18,7 @@ __all__ = [
     "BranchConfig",
     "Config",
     "Data",
+    "Decision",
     "EANetConfig",
     "GMLPTextConfig",
     "ModelConfig",

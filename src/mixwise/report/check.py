@@ -7,7 +7,7 @@ import jinja2
 from mixwise.config import Preprocess
 from mixwise.data import BadImage
 from mixwise.files import write_text
-from mixwise.report.run import thumbnail
+from mixwise.report.page import thumbnail
 from mixwise.screening import Check, Finding
 
 SHOWN = 24

@@ -166,8 +166,9 @@ def _classes(catalog: Catalog, left: Catalog) -> Iterator[Finding]:
         if absent and present:
             text = f"{split} has no pictures of {listed(absent)}"
             if split == "train":
-                action = "stops: what has no pictures cannot be learned"
-                yield Finding("class_missing_in_train", "stop", len(absent), text, action)
+                stops = left.task == "classify"  # a label that nothing has is at least never said
+                action = f"{'stops' if stops else 'runs'}: what has no pictures cannot be learned"
+                yield Finding("class_missing_in_train", "stop" if stops else "warning", len(absent), text, action)
             else:
                 action = f"runs: {split} cannot score these classes"
                 yield Finding(f"class_missing_in_{split}", "warning", len(absent), text, action)

@@ -1,11 +1,24 @@
 """What is asked of a backbone: loss, metrics and how an answer is written, one file a task."""
 
 from mixwise.errors import unknown
-from mixwise.tasks.base import Scores, Task
+from mixwise.tasks.base import Mistake, Scores, Table, Task
+from mixwise.tasks.calibration import calibration_error
 from mixwise.tasks.classify import Classify
+from mixwise.tasks.decide import decide
 from mixwise.tasks.multilabel import MultiLabel
 
-__all__ = ["TASKS", "Classify", "MultiLabel", "Scores", "Task", "task"]
+__all__ = [
+    "TASKS",
+    "Classify",
+    "Mistake",
+    "MultiLabel",
+    "Scores",
+    "Table",
+    "Task",
+    "calibration_error",
+    "decide",
+    "task",
+]
 
 TASKS: dict[str, Task] = {each.name: each for each in (Classify(), MultiLabel())}
 """By name: what can be trained, evaluated and predicted with."""

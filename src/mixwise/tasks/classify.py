@@ -1,5 +1,7 @@
-"""One label per picture: loss, running metrics, and the full evaluation."""
+"""One label per picture: loss, running metrics, answers, and the full evaluation."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,17 +12,25 @@ from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy
 from torchmetrics.functional import classification as metrics
 
-from mixwise.tasks.base import Task
+from mixwise.config import Decision
+from mixwise.tasks.base import Mistake, Table, Task, text
+from mixwise.tasks.calibration import Bin, bins, calibration_error
+from mixwise.tasks.intervals import bootstrap
+
+KEPT = 0.95
+"""The share of the right answers that the chosen reject threshold lets through."""
 
 
 class Classify(Task):
-    """One label per picture."""
+    """One label per picture: targets (b,) of class indices."""
 
     name = "classify"
     metric = "accuracy"
+    withheld = "unknown"
 
     def loss(self, logits: Tensor, target: Tensor, *, smoothing: float = 0.0) -> Tensor:
-        return loss(logits, target, smoothing=smoothing)
+        """Cross-entropy against class indices (b,) or class probabilities (b, classes), as mixup makes them."""
+        return F.cross_entropy(logits.float(), target, label_smoothing=smoothing)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         return logits.float().softmax(dim=1)
@@ -31,18 +41,87 @@ class Classify(Task):
     def meter(self, classes: int) -> Metric:
         return MulticlassAccuracy(max(2, classes), average="micro", validate_args=False)
 
-    def score(self, probabilities: Tensor, target: Tensor, names: tuple[str, ...], *, topk: int = 5) -> "Scores":
-        return score(probabilities, target, names, topk=topk)
+    def reliability(self, probabilities: Tensor, target: Tensor) -> tuple[Bin, ...]:
+        confidence, answer = probabilities.max(dim=1)
+        return bins(confidence, answer == target)
 
+    def cutoffs(self, probabilities: Tensor, target: Tensor, names: Sequence[str]) -> tuple[Decision, list[str]]:
+        """The least probability that 95 % of the right answers reach: what lies below it may be withheld."""
+        confidence, answer = probabilities.max(dim=1)
+        right = confidence[answer == target]
+        if len(right) < 20:
+            return Decision(), [f"no reject threshold: {len(right)} right answers are too few to choose it by"]
+        # Rounded down, so that rounding withholds none of those that it was chosen by.
+        least = math.floor(float(right.quantile(1 - KEPT, interpolation="lower")) * 1e4) / 1e4
+        wrong = confidence[answer != target]
+        said = f"reject threshold {least:.1%}: keeps {KEPT:.0%} of the right answers"
+        if len(wrong):
+            said += f", withholds {int((wrong < least).sum())} of the {len(wrong)} wrong ones"
+        return Decision(reject=least), [said]
 
-def loss(logits: Tensor, target: Tensor, *, smoothing: float = 0.0) -> Tensor:
-    """Cross-entropy against class indices (b,) or class probabilities (b, classes), as mixup makes them."""
-    return F.cross_entropy(logits.float(), target, label_smoothing=smoothing)
+    def chosen(self, probabilities: Tensor, decision: Decision) -> list[int]:
+        best = int(probabilities.argmax())
+        return [best] if decision.reject is None or float(probabilities[best]) >= decision.reject else []
+
+    def score(
+        self,
+        probabilities: Tensor,
+        target: Tensor,
+        names: tuple[str, ...],
+        decision: Decision,
+        *,
+        topk: int | None = None,
+    ) -> "ClassScores":
+        """An absent class has support 0. With `decision.reject`, the scores of the answers given are there too."""
+        count = len(names)
+        k = min(topk or 5, count)
+        confidence, answer = probabilities.max(dim=1)
+        right = answer == target
+        hits = right.numpy().astype(float)
+        answered = confidence >= (decision.reject or 0.0)
+        reliability = self.reliability(probabilities, target)
+        confusion = torch.tensor([[len(target)]])
+        if count > 1:
+            confusion = metrics.multiclass_confusion_matrix(answer, target, num_classes=count)
+        classes = class_scores(confusion, names)
+        return ClassScores(
+            images=len(target),
+            loss=float(F.nll_loss(probabilities.clamp(min=1e-12).log(), target)),
+            top1=float(hits.mean()),
+            interval=bootstrap(len(hits), lambda counts: float(counts @ hits) / len(hits)),
+            topk=float((probabilities.topk(k, dim=1).indices == target[:, None]).any(dim=1).float().mean()),
+            k=k,
+            majority=float(confusion.sum(dim=1).max()) / len(target),
+            balanced=float(np.mean([c.recall for c in classes if c.support])),
+            calibration_error=calibration_error(reliability),
+            reliability=reliability,
+            classes=classes,
+            confusion=confusion.numpy(),
+            reject=decision.reject,
+            coverage=float(answered.float().mean()),
+            answered_top1=float(right[answered].float().mean()),
+        )
+
+    def labels(self, target: Tensor, names: Sequence[str]) -> list[str]:
+        return [names[i] for i in target.tolist()]
+
+    def mistakes(
+        self, probabilities: Tensor, target: Tensor, names: Sequence[str], decision: Decision
+    ) -> list[Mistake]:
+        """By the least probability of the truth first. A withheld answer is no mistake."""
+        belief = probabilities.gather(1, target[:, None]).squeeze(1)
+        found = []
+        for i in belief.argsort(stable=True).tolist():
+            for answer in self.chosen(probabilities[i], decision):
+                if answer != target[i]:
+                    share = float(probabilities[i, answer])
+                    found.append(Mistake(i, f"{names[int(target[i])]} taken for {names[answer]} ({share:.0%})"))
+        return found
 
 
 @dataclass(frozen=True)
 class ClassScore:
-    """How well one class is recognised."""
+    """How well one class is recognised. NaN where a share is not defined: of no pictures, or of no answers."""
 
     name: str
     support: int
@@ -52,55 +131,66 @@ class ClassScore:
 
 
 @dataclass(frozen=True)
-class Scores:
+class ClassScores:
     """All numbers of an evaluation; shares of 1."""
 
     images: int
     loss: float
     top1: float
+    interval: tuple[float, float]
     topk: float
     k: int
     """5, or fewer where there are fewer classes."""
-    calibration_error: float
-    """Expected calibration error over 15 bins: mean gap between confidence and accuracy."""
     majority: float
     """Top-1 of always answering the commonest class: the number to beat."""
+    balanced: float
+    """Mean recall of the classes that occur: each counts the same, however many pictures it has."""
+    calibration_error: float
+    reliability: tuple[Bin, ...]
+    """The probability of the answer beside how often it is right."""
     classes: tuple[ClassScore, ...]
     confusion: np.ndarray
-    """(classes, classes): row = truth, column = answer."""
+    reject: float | None
+    """Answers less probable than this were withheld; None: all were given. The scores above count all of them."""
+    coverage: float
+    """The share of the pictures that were answered."""
+    answered_top1: float
+    """Top-1 among these; NaN where there are none."""
 
     @property
     def value(self) -> float:
         """Top-1 accuracy."""
         return self.top1
 
+    def summary(self) -> list[tuple[str, str, str]]:
+        """The numbers that people read first."""
+        low, high = self.interval
+        rows = [("accuracy", text(self.top1), f"95% interval {low:.1%} to {high:.1%}")]
+        if 1 < self.k < len(self.classes):
+            rows.append((f"top-{self.k} accuracy", text(self.topk), ""))
+        rows += [
+            ("mean recall of the classes", text(self.balanced), ""),
+            ("always the commonest class", text(self.majority), ""),
+        ]
+        if self.reject is not None:
+            rows += [
+                ("answered", text(self.coverage), f"with at least {self.reject:.1%}"),
+                ("accuracy of the answered", text(self.answered_top1), ""),
+            ]
+        return rows
 
-def score(probabilities: Tensor, target: Tensor, names: tuple[str, ...], *, topk: int = 5) -> Scores:
-    """All scores of probabilities (n, classes) against true indices (n,). An absent class has support 0."""
-    count = len(names)
-    k = min(topk, count)
-    answer = probabilities.argmax(dim=1)
-    if count > 1:
-        confusion = metrics.multiclass_confusion_matrix(answer, target, num_classes=count)
-        calibration = float(metrics.multiclass_calibration_error(probabilities, target, count, n_bins=15))
-    else:
-        confusion = torch.tensor([[len(target)]])
-        calibration = float((1 - probabilities[:, 0]).abs().mean())
-    hits = confusion.diagonal().float()
+    def table(self) -> Table:
+        """A row for each class."""
+        rows = tuple((c.name, c.support, c.precision, c.recall, c.f1) for c in self.classes)
+        return Table(("class", "pictures", "precision", "recall", "F1"), ("", "d", ".1%", ".1%", ".1%"), rows)
+
+
+def class_scores(confusion: Tensor, names: Sequence[str]) -> tuple[ClassScore, ...]:
+    """Precision, recall and F1 of each class from a confusion matrix."""
+    hits = confusion.diagonal().double()
     support, answered = confusion.sum(dim=1), confusion.sum(dim=0)
-    precision, recall = hits / answered.clamp(min=1), hits / support.clamp(min=1)
-    f1 = 2 * precision * recall / (precision + recall).clamp(min=1e-12)
-    return Scores(
-        images=len(target),
-        loss=float(F.nll_loss(probabilities.clamp(min=1e-12).log(), target)),
-        top1=float((answer == target).float().mean()),
-        topk=float((probabilities.topk(k, dim=1).indices == target[:, None]).any(dim=1).float().mean()),
-        k=k,
-        calibration_error=calibration,
-        majority=float(support.max() / support.sum()),
-        classes=tuple(
-            ClassScore(name, int(support[i]), float(precision[i]), float(recall[i]), float(f1[i]))
-            for i, name in enumerate(names)
-        ),
-        confusion=confusion.cpu().numpy(),
+    precision, recall, f1 = hits / answered, hits / support, 2 * hits / (answered + support)
+    return tuple(
+        ClassScore(name, int(support[i]), float(precision[i]), float(recall[i]), float(f1[i]))
+        for i, name in enumerate(names)
     )

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from mixwise.config import Config, ModelConfig, Preprocess, Task
+from mixwise.config import Config, Decision, ModelConfig, Preprocess, Task
 from mixwise.errors import MixwiseError
 from mixwise.files import replacing
 from mixwise.model import Model, build, parse_config
@@ -37,6 +37,8 @@ class Header(Config):
     """Epochs trained."""
     metrics: dict[str, float] = {}
     """Measured on the validation pictures with exactly these weights, as shares of 1."""
+    decision: Decision = Decision()
+    """How probabilities become answers; of a file without it, the defaults."""
     versions: dict[str, str] = {}
     origin: str = ""
     """Of a converted file: which file, format and public weights it was made from."""
