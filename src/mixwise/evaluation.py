@@ -12,6 +12,7 @@ from mixwise.data import Catalog, ImageDataset, Items, discover, evaluation_tran
 from mixwise.errors import MixwiseError, unknown
 from mixwise.prediction import Predictor
 from mixwise.tasks.classify import Scores, score
+from mixwise.training.folds import folded
 from mixwise.training.run import Run
 from mixwise.weights import resolve
 
@@ -76,7 +77,8 @@ def _catalog(run: Run, data: str | Path, classes: tuple[str, ...]) -> Catalog:
     config = run.read_config() if run.config_file.is_file() else None
     if config is None or Path(config.data.source).resolve() != Path(data).resolve():
         return discover(data, classes=classes, split_single=False)
-    return discover(data, classes=classes, val_split=config.data.val_split, seed=config.data.split_seed)
+    own = discover(data, classes=classes, val_split=config.data.val_split, seed=config.data.split_seed)
+    return folded(own, config.data)
 
 
 def answer(

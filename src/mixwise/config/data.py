@@ -76,6 +76,11 @@ class Data(Config):
     val_split: float = Field(default=0.2, gt=0, lt=1)
     """Share of each class for validation where the folder has no split of its own."""
     split_seed: int = 0
+    folds: int = Field(default=0, ge=0)
+    """Of a cross-validation: training and validation pictures are pooled and divided into so many parts, class by
+    class; 0: none."""
+    fold: int = Field(default=0, ge=0)
+    """Which part is validated on, from 1 to `folds`."""
     fingerprint: str = ""
     """Of the names and labels that the run was started with: a resumed run must find the same."""
     workers: int | None = Field(default=None, ge=0)

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import ClassVar, Protocol
 
+import numpy as np
 from torch import Tensor
 from torchmetrics import Metric
 
@@ -22,6 +23,18 @@ class Scores(Protocol):
     def value(self) -> float:
         """The task's `metric`, a share of 1."""
 
+    @property
+    def baseline(self) -> float:
+        """What `value` is without looking at the pictures: the number to beat."""
+
+    @property
+    def parts(self) -> tuple[tuple[str, int, float], ...]:
+        """(name, pictures, the task's `part_metric`) of each class."""
+
+    @property
+    def constant(self) -> str:
+        """The one class that every picture got, where there are pictures of several; empty otherwise."""
+
 
 class Task(ABC):
     """What is asked of the outputs (b, classes) of a model: loss, probabilities, and the number that decides."""
@@ -31,9 +44,20 @@ class Task(ABC):
     metric: ClassVar[str]
     """What best weights are chosen by; larger is better. In the header and in metrics.csv it is val_<metric>."""
 
+    part_metric: ClassVar[str]
+    """What is told of each class."""
+
     @abstractmethod
-    def loss(self, logits: Tensor, target: Tensor, *, smoothing: float = 0.0) -> Tensor:
-        """Mean loss of outputs (b, classes) against targets as `Items.labels` has them, or as mixup makes them."""
+    def loss(self, logits: Tensor, target: Tensor, *, smoothing: float = 0.0, weight: Tensor | None = None) -> Tensor:
+        """Mean loss of outputs (b, classes) against targets as `Items.labels` has them, or as mixup makes them.
+
+        Args:
+            weight: (classes,) as `balance` makes it; None: all classes alike.
+        """
+
+    @abstractmethod
+    def balance(self, counts: np.ndarray, images: int) -> Tensor:
+        """Weights (classes,) under which every class counts the same, from the pictures of each and of all."""
 
     @abstractmethod
     def probabilities(self, logits: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from mixwise.config import Augment, Data, Optimizer, Preprocess, Recipe, Size, T
 from mixwise.data import BUILTIN, Catalog, Statistics, discover, measure
 from mixwise.errors import UsageError, unknown
 from mixwise.models import presets
+from mixwise.training.folds import folded
 from mixwise.training.start import start_hash
 from mixwise.weights.pretrained import Start
 
@@ -25,7 +26,7 @@ def plan(
     given = {k.removeprefix("data."): v for k, v in settings.items() if k.startswith("data.")}
     where = str(source) if str(source) in BUILTIN else str(Path(source).expanduser().absolute())
     data = Data.parse({"source": where} | given)
-    catalog = discover(data.source, val_split=data.val_split, seed=data.split_seed)
+    catalog = folded(discover(data.source, val_split=data.val_split, seed=data.split_seed), data)
     counts = {name: len(items) for name, items in catalog.splits.items()}
     sizes = ", ".join(f"{count} {name}" for name, count in counts.items())
     console.print(f"data     {data.source}: {len(catalog.classes)} classes, {sizes}", highlight=False, markup=False)

@@ -33,11 +33,7 @@ class Run:
     @classmethod
     def create(cls, folder: str | Path | None, name: str) -> "Run":
         """A new, empty run folder: `folder`, or runs/<name>-<n> with the first free n."""
-        if folder is None:
-            taken = {p.name for p in Path("runs").glob(f"{name}-*")} if Path("runs").is_dir() else set()
-            number = next(n for n in range(1, len(taken) + 2) if f"{name}-{n}" not in taken)
-            folder = Path("runs") / f"{name}-{number}"
-        run = cls(folder)
+        run = cls(free_folder(name) if folder is None else folder)
         if run.folder.exists() and (not run.folder.is_dir() or any(run.folder.iterdir())):
             raise UsageError(
                 f"{run.folder} exists and is not empty; choose another --out, or go on with it: --resume {run.folder}"
@@ -79,3 +75,9 @@ class Run:
     def write_state(self, write: Callable[[Path], object]) -> None:
         """Keep the resumable state of before as well: a damaged file never loses the run."""
         rotate(self.state, self.previous_state, write)
+
+
+def free_folder(name: str) -> Path:
+    """runs/<name>-<n> with the first free n."""
+    taken = {p.name for p in Path("runs").glob(f"{name}-*")} if Path("runs").is_dir() else set()
+    return Path("runs") / f"{name}-{next(n for n in range(1, len(taken) + 2) if f'{name}-{n}' not in taken)}"
