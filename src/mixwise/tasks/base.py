@@ -46,6 +46,8 @@ class Task(ABC):
 
     part_metric: ClassVar[str]
     """What is told of each class."""
+    guess: ClassVar[str]
+    """The way to answer without looking at the pictures whose `metric` is `Scores.baseline`."""
 
     @abstractmethod
     def loss(self, logits: Tensor, target: Tensor, *, smoothing: float = 0.0, weight: Tensor | None = None) -> Tensor:

@@ -19,6 +19,7 @@ class Classify(Task):
     name = "classify"
     metric = "accuracy"
     part_metric = "recall"
+    guess = "always the commonest class"
 
     def loss(self, logits: Tensor, target: Tensor, *, smoothing: float = 0.0, weight: Tensor | None = None) -> Tensor:
         return loss(logits, target, smoothing=smoothing, weight=weight)

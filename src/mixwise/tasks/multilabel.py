@@ -21,6 +21,7 @@ class MultiLabel(Task):
     name = "multilabel"
     metric = "mAP"
     part_metric = "average precision"
+    guess = "any order"
 
     def loss(self, logits: Tensor, target: Tensor, *, smoothing: float = 0.0, weight: Tensor | None = None) -> Tensor:
         """Binary cross-entropy, a mean over pictures and labels; `weight` is that of each label's yes."""

@@ -83,6 +83,8 @@ class Trainable(pl.LightningModule):
         self.register_buffer("weight", weight, persistent=False)
         self.frozen = freeze(model) if recipe.freeze == "backbone" else []
         self.ema = ModelEmaV3(model, decay=recipe.ema, use_warmup=True) if recipe.ema else None
+        if self.ema is not None:
+            self.ema.requires_grad_(False)  # several processes wait for the gradient of everything that may have one
         self.mix = BatchMix(recipe.augment, classes)
         # In a tuple, so that the weights are not registered, and saved, a second time.
         self.forward_pass = (torch.compile(model) if compile else model,)

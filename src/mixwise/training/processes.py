@@ -88,7 +88,10 @@ def _text(file: IO[bytes]) -> str:
 def _sentence(texts: list[str]) -> str:
     """What the processes that failed say: the sentence of one that had one, else the end of what was printed."""
     marked = [line for text in texts for line in text.splitlines() if line.startswith(MARK)]
-    return marked[0].removeprefix(MARK) if marked else f"a training process failed: {texts[0][-2000:]}"
+    if marked:
+        return marked[0].removeprefix(MARK)
+    first = min(texts, key=lambda text: "closed by peer" in text)  # that is what the others then say
+    return f"a training process failed: {first[-2000:]}"
 
 
 def _free_port() -> int:

@@ -85,7 +85,7 @@ def conclude(
     console.print(
         f"\nbest validation {result.metric} [bold]{result.value:.2%}[/], "
         f"epoch {result.epoch} ({result.weights} weights{other_weights(rows, result)}); "
-        f"without looking {result.baseline:.2%}",
+        f"{task.guess}: {result.baseline:.2%}",
         highlight=False,
     )
     uneven = counts.max() >= UNEVEN * max(1, counts.min())
