@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mixwise.backbone import Backbone, Features
     from mixwise.config import BackboneConfig
+    from mixwise.crossvalidation import CrossValidation, cross_validate
     from mixwise.errors import MixwiseError, UsageError
     from mixwise.evaluation import Evaluation, evaluate
     from mixwise.mixers import Mixer, register
@@ -25,6 +26,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Backbone": "mixwise.backbone",
     "BackboneConfig": "mixwise.config",
+    "CrossValidation": "mixwise.crossvalidation",
     "Evaluation": "mixwise.evaluation",
     "Features": "mixwise.backbone",
     "Header": "mixwise.weights",
@@ -37,6 +39,7 @@ _HOMES = {
     "UsageError": "mixwise.errors",
     "convert": "mixwise.weights",
     "create_model": "mixwise.weights",
+    "cross_validate": "mixwise.crossvalidation",
     "evaluate": "mixwise.evaluation",
     "info": "mixwise.weights",
     "list_models": "mixwise.models",
@@ -50,6 +53,7 @@ _HOMES = {
 __all__ = [
     "Backbone",
     "BackboneConfig",
+    "CrossValidation",
     "Evaluation",
     "Features",
     "Header",
@@ -62,6 +66,7 @@ __all__ = [
     "UsageError",
     "convert",
     "create_model",
+    "cross_validate",
     "evaluate",
     "info",
     "list_models",

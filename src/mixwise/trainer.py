@@ -23,6 +23,7 @@ from mixwise.training.choose import fingerprint, plan
 from mixwise.training.folds import folded
 from mixwise.training.keep import Keeper
 from mixwise.training.loop import fit, validation_interval
+from mixwise.training.memory import is_out_of_memory
 from mixwise.training.prepared import Prepared, announce, prepare
 from mixwise.training.processes import MARK, launch, rank
 from mixwise.training.progress import ProgressLine
@@ -250,7 +251,7 @@ def _run(run: Run, prepared: Prepared, console: Console, state: Path | None = No
         kind,
         class_counts(prepared.train_set.items.labels, len(config.classes)),
         rows=run.read_metrics(),
-        epochs=config.recipe.epochs,
+        recipe=config.recipe,
         report=report,
         test=prepared.catalog.source if "test" in prepared.catalog.splits else "",
     )
@@ -260,11 +261,22 @@ def _run(run: Run, prepared: Prepared, console: Console, state: Path | None = No
 def _measure(run: Run, items: Items, device: str) -> tuple[Predictor, Tensor, Scores]:
     """Score the best weights as every later verb will, in fp32, and write that into their header."""
     predictor = Predictor(run.best, device=device)
-    probabilities = answer(predictor, items)
+    probabilities = _answer(predictor, items)
     scores = predictor.task.score(probabilities, torch.as_tensor(items.labels), predictor.classes)
     metrics = {f"val_{predictor.task.metric}": scores.value, "val_loss": scores.loss}
     save(run.best, predictor.model.state_dict(), predictor.header.model_copy(update={"metrics": metrics}))
     return predictor, probabilities, scores
+
+
+def _answer(predictor: Predictor, items: Items, pictures: int = 64) -> Tensor:
+    """All answers, with fewer pictures at a time where memory asks for it: a training must not fail at its end."""
+    while True:
+        try:
+            return answer(predictor, items, batch_size=pictures)
+        except RuntimeError as error:
+            if pictures == 1 or not is_out_of_memory(error):
+                raise
+        pictures //= 2
 
 
 def _usable_state(run: Run, console: Console) -> Path | None:

@@ -97,6 +97,7 @@ class Trainable(pl.LightningModule):
         self.meters = {name: task.meter(classes) for name in ("train", *self.candidates())}
         self.validated: dict[str, tuple[float, float]] = {}
         """(mean loss, metric) of each candidate at the last validation of this epoch; empty where there was none."""
+        self.train()  # Lightning takes the modes as they are
 
     def train(self, mode: bool = True) -> "Trainable":
         super().train(mode)

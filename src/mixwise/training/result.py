@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from mixwise.config import Recipe
 from mixwise.tasks import Scores, Task
 
 FEW = 12
@@ -46,7 +47,7 @@ def warnings_of(scores: Scores, task: Task) -> tuple[str, ...]:
             "lower learning rate (--lr), weights to start from (--init, --pretrained) or, where one class is much "
             "larger, --balance loss may help",
         )
-    if not scores.value > scores.baseline:
+    if scores.value <= scores.baseline < 1:
         return (f"the {task.metric} is not above the {scores.baseline:.1%} that need no look at the pictures",)
     return ()
 
@@ -67,7 +68,7 @@ def conclude(
     counts: np.ndarray,
     *,
     rows: list[dict[str, str]],
-    epochs: int,
+    recipe: Recipe,
     report: Path,
     test: str,
 ) -> None:
@@ -76,12 +77,16 @@ def conclude(
     Args:
         counts: training pictures of each class.
         rows: of metrics.csv.
-        epochs: that were planned.
         test: data with a test split; empty: none.
     """
-    if rows and int(rows[-1]["epoch"]) < epochs:
-        why = "the validation pictures told of no further improvement (recipe.patience)"
-        console.print(f"\nstopped after epoch {rows[-1]['epoch']} of {epochs}: {why}", highlight=False)
+    if rows and int(rows[-1]["epoch"]) < recipe.epochs:
+        what = result.metric if recipe.patience_on == "metric" else "loss"
+        least = f" by more than {recipe.min_delta:g}" if recipe.min_delta else ""
+        console.print(
+            f"\nstopped after epoch {rows[-1]['epoch']} of {recipe.epochs}: the validation {what} did not improve"
+            f"{least} in {recipe.patience} epochs (recipe.patience)",
+            highlight=False,
+        )
     console.print(
         f"\nbest validation {result.metric} [bold]{result.value:.2%}[/], "
         f"epoch {result.epoch} ({result.weights} weights{other_weights(rows, result)}); "
