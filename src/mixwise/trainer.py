@@ -25,7 +25,7 @@ from mixwise.training.keep import Keeper
 from mixwise.training.loop import fit, validation_interval
 from mixwise.training.memory import is_out_of_memory
 from mixwise.training.prepared import Prepared, announce, prepare
-from mixwise.training.processes import MARK, launch, rank
+from mixwise.training.processes import MARK, end_with_parent, launch, rank
 from mixwise.training.progress import ProgressLine
 from mixwise.training.result import TrainResult, conclude, warnings_of
 from mixwise.training.run import Run
@@ -135,7 +135,8 @@ def go_on(run: Run, console: Console) -> TrainResult:
 def join(folder: str, *, quiet: bool) -> None:
     """One of several processes that train a run together: what `launch` starts. Only the first one prints."""
     run = Run.existing(folder)
-    console = Console(quiet=quiet or rank() > 0)
+    console = Console(quiet=quiet or rank() > 0, soft_wrap=True)
+    end_with_parent()
     try:
         state = _usable_state(run, Console(quiet=True))
         _fit(run, _again(run, state), console, state)

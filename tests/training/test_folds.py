@@ -65,7 +65,7 @@ def test_folds_partition_the_pictures_and_leave_test_alone():
     assert sorted(seen) == sorted(train_items.names + val.names)
     assert folded(catalog, Data(source="here")) is catalog
     for folds, fold in ((1, 1), (3, 0), (3, 4), (0, 1)):
-        with pytest.raises(UsageError, match="between 1 and data.folds"):
+        with pytest.raises(UsageError, match="must be between 1 and"):
             folded(catalog, Data(source="here", folds=folds, fold=fold))
     with pytest.raises(UsageError, match="27 pictures to divide into 28 folds"):
         folded(catalog, Data(source="here", folds=28, fold=1))

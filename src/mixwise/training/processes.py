@@ -27,6 +27,18 @@ def rank() -> int:
     return int(os.environ.get("LOCAL_RANK", 0))
 
 
+def end_with_parent() -> None:
+    """Let this process end when the one that launched it dies, however it dies."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def launch(entry: str, folder: Path, count: int, *, device: str, quiet: bool) -> None:
     """Run `entry` (module:function, called with the run folder) in `count` processes, and wait for all.
 
