@@ -11,7 +11,7 @@ from mixwise.training.settings import read_recipe
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "digits.toml"
 
-CURVE = {1: (0.0, 0.0), 2: (0.0, 0.0), 3: (0.0, 0.0)}
+CURVE = {1: (1.918, 0.417), 2: (1.052, 0.883), 3: (0.758, 0.970)}
 """Epoch → (training loss, raw validation accuracy) of the short variant, on the machine that the recipe names."""
 
 

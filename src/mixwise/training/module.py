@@ -134,19 +134,21 @@ class Trainable(pl.LightningModule):
         last = batch_index + 1 == self.trainer.num_training_batches
         if not (last or (batch_index + 1) % self.recipe.accumulate == 0):
             return
-        done = self._gradients()
-        for loss, logits, target in done:
-            self.add("train", loss, logits, target)
+        if self.window or self.trainer.world_size > 1:
+            self._step()
         self.window = []
-        optimizer: Any = self.optimizers()
-        if done:
-            optimizer.step()
-            self.lr_schedulers().step()  # type: ignore[union-attr]
-        if self.ema is not None and done:
-            self.ema.update(self.model, step=self.trainer.global_step)
         if last:
             self._agree_on_buffers()
         self._look(self.trainer.global_step, now=last)
+
+    def _step(self) -> None:
+        for loss, logits, target in self._gradients():
+            self.add("train", loss, logits, target)
+        optimizer: Any = self.optimizers()
+        optimizer.step()
+        self.lr_schedulers().step()  # type: ignore[union-attr]
+        if self.ema is not None:
+            self.ema.update(self.model, step=self.trainer.global_step)
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         weights, clip = [p for p in self.model.parameters() if p.grad is not None], self.recipe.optimizer.clip
@@ -171,14 +173,17 @@ class Trainable(pl.LightningModule):
             parameter.grad = None
         done: list[tuple[Tensor, Tensor, Tensor]] = []
         images_in_step = sum(len(images) for _, (images, _, _) in self.window)
+        if not self.window:  # only here: the other processes wait for a gradient
+            trained = [p.sum() for p in self.model.parameters() if p.requires_grad]
+            self.manual_backward(torch.stack(trained).sum() * 0)
         for index, (images, target, _) in self.window:
+            self.alarm.note(self.trainer.global_step + 1, "pictures", images)
             torch.manual_seed(derive_seed(self.seed, "batch", self.current_epoch, index, self.global_rank))
             mixed, soft = self.mix(images, target)
             parts = self.portion.parts(len(images))
             for part, truth in zip(mixed.tensor_split(parts), soft.tensor_split(parts), strict=True):
                 logits = self.forward_pass[0](part)
                 loss = self.task.loss(logits, truth, smoothing=self.recipe.label_smoothing, weight=self.weight)
-                self.alarm.note(self.trainer.global_step + 1, "pictures", images)
                 self.alarm.note(self.trainer.global_step + 1, "loss", loss)
                 done.append((loss.detach(), logits.detach(), truth))
                 with self._quiet(sum(len(rows) for _, rows, _ in done) < images_in_step):
@@ -196,10 +201,8 @@ class Trainable(pl.LightningModule):
         if found is None:
             return
         first, kind = found
-        images = [
-            (image, int(i)) for _, (images, _, rows) in self.window for image, i in zip(images, rows, strict=True)
-        ]
-        bad = [self.names[i] for image, i in images if self.names and not bool(image.isfinite().all())]
+        pairs = [pair for _, (images, _, indices) in self.window for pair in zip(images, indices, strict=True)]
+        bad = [self.names[int(i)] for image, i in pairs if self.names and not bool(image.isfinite().all())]
         what = advice(kind, lr=self.recipe.optimizer.lr, fp16=self.trainer.precision == "16-mixed", names=bad)
         raise DivergenceError(
             f"training diverged in epoch {self.current_epoch + 1}, step {first}: values of the {kind} are not finite "
