@@ -56,9 +56,9 @@ def cross_validate(
         changes: settings by dotted path, such as {"model": "pool_nano", "recipe.epochs": 20}.
         resume: such a folder, to go on with; folds that are finished are only scored again.
 
-    >>> made = mixwise.cross_validate("digits", 3, changes={"model": "pool_nano", "recipe.epochs": 1})
+    >>> made = mixwise.cross_validate("digits", 2, changes={"model": "pool_nano", "recipe.epochs": 1})
     >>> len(made.folds)
-    3
+    2
     """
     console = console or Console(quiet=True)
     if resume is not None:
