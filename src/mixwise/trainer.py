@@ -28,7 +28,7 @@ from mixwise.training.prepared import Prepared, announce, prepare
 from mixwise.training.processes import MARK, end_with_parent, launch, rank
 from mixwise.training.progress import ProgressLine
 from mixwise.training.result import TrainResult, conclude, warnings_of
-from mixwise.training.run import Run
+from mixwise.training.run import Run, usable_state
 from mixwise.training.settings import read_recipe, short_settings
 from mixwise.training.start import check_same, initial_model, read_start
 from mixwise.training.watch import Watch
@@ -128,7 +128,7 @@ def begin(
 
 def go_on(run: Run, console: Console) -> TrainResult:
     """Train on where a run stopped, or from its beginning where no epoch was finished."""
-    state = _usable_state(run, console)
+    state = usable_state(run, console)
     return _run(run, _again(run, state), console, state)
 
 
@@ -138,7 +138,7 @@ def join(folder: str, *, quiet: bool) -> None:
     console = Console(quiet=quiet or rank() > 0, soft_wrap=True)
     end_with_parent()
     try:
-        state = _usable_state(run, Console(quiet=True))
+        state = usable_state(run, Console(quiet=True))
         _fit(run, _again(run, state), console, state)
     except MixwiseError as error:
         print(MARK + str(error), file=sys.stderr, flush=True)
@@ -278,21 +278,3 @@ def _answer(predictor: Predictor, items: Items, pictures: int = 64) -> Tensor:
             if pictures == 1 or not is_out_of_memory(error):
                 raise
         pictures //= 2
-
-
-def _usable_state(run: Run, console: Console) -> Path | None:
-    """The newest state that can be read: the last one, or the one before where the last is damaged."""
-    for state in (run.state, run.previous_state):
-        if not state.is_file():
-            continue
-        try:
-            epoch = torch.load(state, map_location="cpu", weights_only=True)["epoch"] + 1
-        except Exception as error:
-            console.print(
-                f"{state} cannot be read ({type(error).__name__}); trying the one before", highlight=False, markup=False
-            )
-            continue
-        console.print(f"going on after epoch {epoch} ({state.name})", highlight=False)
-        return state
-    console.print("no state was saved yet: starting from the first epoch", highlight=False)
-    return None

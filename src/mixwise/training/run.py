@@ -5,6 +5,9 @@ import io
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
+from rich.console import Console
+
 from mixwise.config import Train
 from mixwise.errors import MixwiseError, UsageError
 from mixwise.files import rotate, write_text
@@ -81,3 +84,21 @@ def free_folder(name: str) -> Path:
     """runs/<name>-<n> with the first free n."""
     taken = {p.name for p in Path("runs").glob(f"{name}-*")} if Path("runs").is_dir() else set()
     return Path("runs") / f"{name}-{next(n for n in range(1, len(taken) + 2) if f'{name}-{n}' not in taken)}"
+
+
+def usable_state(run: Run, console: Console) -> Path | None:
+    """The newest state that can be read: the last one, or the one before where the last is damaged."""
+    for state in (run.state, run.previous_state):
+        if not state.is_file():
+            continue
+        try:
+            epoch = torch.load(state, map_location="cpu", weights_only=True)["epoch"] + 1
+        except Exception as error:
+            console.print(
+                f"{state} cannot be read ({type(error).__name__}); trying the one before", highlight=False, markup=False
+            )
+            continue
+        console.print(f"going on after epoch {epoch} ({state.name})", highlight=False)
+        return state
+    console.print("no state was saved yet: starting from the first epoch", highlight=False)
+    return None
