@@ -43,6 +43,7 @@ LAYERS = [
     ["evaluation"],
     ["report"],
     ["trainer"],
+    ["crossvalidation"],
     ["cli", "__main__", "__init__"],
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -111,7 +111,7 @@ def test_what_cannot_be_had_says_what_to_download(internet, monkeypatch, capsys)
     monkeypatch.setattr(module, "_download", offline)
     with pytest.raises(MixwiseError) as caught:
         create_model("resmlp_small", pretrained=True)
-    for part in ("resmlp_small.first", "no route to host", URL.format("first"), "pretrained=FILE", "--pretrained FILE"):
+    for part in ("resmlp_small.first", "no route to host", URL.format("first"), "pretrained=FILE", "--init FILE"):
         assert part in str(caught.value)
     with pytest.raises(MixwiseError, match=r"by a program: download them from https://page.example, and pass the file"):
         create_model("resmlp_small", pretrained="by_hand")
@@ -373,9 +373,9 @@ def test_training_from_public_weights(internet, released, three, tmp_path):
     ):
         with pytest.raises(UsageError, match=text):
             train(three, model=model, pretrained=pretrained, out=tmp_path / "c")
-    with pytest.raises(UsageError, match="mixwise resize"):
-        train(three, model="resmlp_small", pretrained=True, image=64, out=tmp_path / "c")
     assert not (tmp_path / "c").exists()
+    larger = train(three, model="resmlp_small", pretrained=True, image=64, out=tmp_path / "c", changes=QUICK)
+    assert mixwise.info(larger.run).config.image == (64, 64)
 
 
 def test_the_flag(internet, three, digits, tmp_path, monkeypatch):

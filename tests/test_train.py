@@ -1,6 +1,7 @@
 """Training: the same seed gives the same weights, however it is interrupted."""
 
 import functools
+import io
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 
 from mixwise import UsageError, train
 from mixwise.errors import MixwiseError
@@ -61,7 +63,7 @@ def test_run_folder_is_complete(unbroken):
     assert torch.load(run.state, weights_only=True)["epoch"] == 2
 
 
-def test_same_seed_same_weights_and_workers_change_nothing(unbroken, tmp_path):
+def test_tr08_same_seed_same_weights_and_workers_change_nothing(unbroken, tmp_path):
     again = quick(tmp_path / "again", changes={"data.workers": 2})
     assert last_hash(again.run) == last_hash(unbroken.run)
     assert again.weights_hash == unbroken.weights_hash
@@ -81,7 +83,7 @@ def start(out: Path, before: str = "") -> subprocess.Popen:
     return subprocess.Popen([sys.executable, "-c", code], env=os.environ | {"OMP_NUM_THREADS": "1"})
 
 
-def test_killed_in_mid_epoch_then_resumed_equals_unbroken(unbroken, tmp_path):
+def test_tr07_killed_in_mid_epoch_then_resumed_equals_unbroken(unbroken, tmp_path):
     out = tmp_path / "killed"
     process = start(out)
     deadline = time.monotonic() + 120
@@ -91,13 +93,15 @@ def test_killed_in_mid_epoch_then_resumed_equals_unbroken(unbroken, tmp_path):
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert len(Run(out).read_metrics()) < 3
-    resumed = train(resume=out)
+    text = io.StringIO()
+    resumed = train(resume=out, console=Console(file=text))
+    assert "going on after epoch 1 (state.ckpt)" in text.getvalue() or "after epoch 2 (" in text.getvalue()
     assert last_hash(resumed.run) == last_hash(unbroken.run)
     assert [r["epoch"] for r in Run(out).read_metrics()] == ["1", "2", "3"]
 
 
 @pytest.mark.parametrize("replacements", [4, 9])
-def test_killed_inside_a_save_then_resumed_equals_unbroken(unbroken, tmp_path, replacements):
+def test_tr10_killed_inside_a_save_then_resumed_equals_unbroken(unbroken, tmp_path, replacements):
     """The process dies right before a finished temporary file takes its name."""
     out = tmp_path / "killed"
     code = (
@@ -112,7 +116,7 @@ def test_killed_inside_a_save_then_resumed_equals_unbroken(unbroken, tmp_path, r
     assert last_hash(train(resume=out).run) == last_hash(unbroken.run)
 
 
-def test_damaged_state_falls_back_to_the_one_before(unbroken, tmp_path):
+def test_tr10_damaged_state_falls_back_to_the_one_before(unbroken, tmp_path):
     run = Run(quick(tmp_path / "run").run)
     whole = run.state.read_bytes()
     run.state.write_bytes(whole[: len(whole) // 2])
@@ -222,7 +226,7 @@ def test_accumulation_takes_the_same_number_of_pictures_for_fewer_steps(tmp_path
     assert state["global_step"] == 4  # 12 batches of 100 pictures, three a step
 
 
-def test_early_stopping_writes_the_end_and_resumes_to_the_same_end(tmp_path):
+def test_tr11_early_stopping_writes_the_end_and_resumes_to_the_same_end(tmp_path):
     changes = {"recipe.patience": 2, "recipe.epochs": 20, "recipe.optimizer.lr": 1e-9, "recipe.ema": 0.0}
     stopped = Run(quick(tmp_path / "run", changes=changes | {"state_every": 1000}).run)
     epochs = len(stopped.read_metrics())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mixwise.backbone import Backbone, Features
     from mixwise.config import BackboneConfig
+    from mixwise.crossvalidation import CrossValidation, cross_validate
     from mixwise.errors import MixwiseError, UsageError
     from mixwise.evaluation import Evaluation, evaluate
     from mixwise.mixers import Mixer, register
@@ -27,6 +28,7 @@ _HOMES = {
     "Backbone": "mixwise.backbone",
     "BackboneConfig": "mixwise.config",
     "Check": "mixwise.screening",
+    "CrossValidation": "mixwise.crossvalidation",
     "Evaluation": "mixwise.evaluation",
     "Features": "mixwise.backbone",
     "Header": "mixwise.weights",
@@ -40,6 +42,7 @@ _HOMES = {
     "check": "mixwise.screening",
     "convert": "mixwise.weights",
     "create_model": "mixwise.weights",
+    "cross_validate": "mixwise.crossvalidation",
     "evaluate": "mixwise.evaluation",
     "info": "mixwise.weights",
     "list_models": "mixwise.models",
@@ -54,6 +57,7 @@ __all__ = [
     "Backbone",
     "BackboneConfig",
     "Check",
+    "CrossValidation",
     "Evaluation",
     "Features",
     "Header",
@@ -67,6 +71,7 @@ __all__ = [
     "check",
     "convert",
     "create_model",
+    "cross_validate",
     "evaluate",
     "info",
     "list_models",

@@ -26,7 +26,9 @@ from mixwise.data import (
 from mixwise.errors import MixwiseError, printable, unknown
 from mixwise.labels import difference, read_labels
 from mixwise.prediction import Predictor
-from mixwise.tasks import Scores, calibration_error
+from mixwise.tasks import Scores, calibration_error, decide
+from mixwise.training.folds import folded
+from mixwise.training.memory import Portion
 from mixwise.training.run import Run
 from mixwise.weights import resolve
 
@@ -156,7 +158,19 @@ def _catalog(
         unknown_classes="drop" if "drop" in (unknown_classes, settings.unknown) else "error",
         split_single=own,
     )
+    catalog = folded(catalog, settings) if own else catalog
     return replace(catalog, notes=(*notes, *catalog.notes))
+
+
+def settle(predictor: Predictor, items: Items, source: str, bad: BadImages) -> tuple[Evaluation, list[str]]:
+    """Choose on validation pictures how answers are to be read, and judge the model by them, in fp32.
+
+    Returns: the evaluation, and sentences about what was chosen; the predictor's header has it too.
+    """
+    read, logits = outputs(predictor, items, bad)
+    decision, notes = decide(predictor.task, logits, torch.as_tensor(read.labels), predictor.classes)
+    predictor.adopt(decision)
+    return judge(predictor, logits, read, source, "val", bad), notes
 
 
 def outputs(
@@ -170,13 +184,15 @@ def outputs(
 ) -> tuple[Items, Tensor]:
     """The items that could be read, in their order, and their outputs (n, classes) before temperature and thresholds.
 
-    `bad` gets the others.
+    `bad` gets the others. Where memory runs out, it goes on with half as many pictures at a time.
     """
     pre = predictor.preprocess
     dataset = ImageDataset(items, pre, evaluation_transform(pre), cache=0, max_pixels=predictor.max_pixels)
-    rows, indices = [], []
+    portion = Portion("evaluation", lambda line: None)
+    rows: list[Tensor] = []
+    indices: list[int] = []
     for images, _, positions in loader(dataset, batch_size, train=False, workers=workers, bad=bad):
-        rows.append(predictor.logits(images))
+        rows.append(portion.through(predictor.logits, images))
         indices += positions.tolist()
         if progress is not None and indices:
             progress(indices[-1] + 1, len(items))

@@ -20,18 +20,31 @@ app = typer.Typer(
 out = Console(soft_wrap=True)
 err = Console(stderr=True, soft_wrap=True)
 
+PICTURES = "Pictures"
+"""The help panel of what is asked of the data."""
+
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
-Labels = Annotated[Path | None, typer.Option(help="Class names in order, and what other names mean.", metavar="FILE")]
+Labels = Annotated[
+    Path | None,
+    typer.Option(help="Class names in order, and what other names mean.", metavar="FILE", rich_help_panel=PICTURES),
+]
 Unknown = Annotated[
-    Literal["error", "drop"] | None, typer.Option(help="Classes that are not known: stop, or drop their pictures.")
+    Literal["error", "drop"] | None,
+    typer.Option(help="Classes that are not known: stop, or drop their pictures.", rich_help_panel=PICTURES),
 ]
 Model = Annotated[Path, typer.Argument(help="A run folder or a .safetensors file.", metavar="RUN")]
 OnBad = Annotated[
     str | None,
-    typer.Option(help="Pictures that cannot be read: skip (named and left out) or error (stop).  [default: skip]"),
+    typer.Option(
+        help="Pictures that cannot be read: skip (named and left out) or error (stop).  [default: skip]",
+        rich_help_panel=PICTURES,
+    ),
 ]
 MaxPixels = Annotated[
-    int | None, typer.Option(min=1, help="Larger pictures, height × width, are not read.  [default: 67108864]")
+    int | None,
+    typer.Option(
+        min=1, help="Larger pictures, height × width, are not read.  [default: 67108864]", rich_help_panel=PICTURES
+    ),
 ]
 
 

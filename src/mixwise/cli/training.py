@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from mixwise.cli.shared import Labels, MaxPixels, OnBad, Unknown, app, out
+from mixwise.cli.shared import PICTURES, Labels, MaxPixels, OnBad, Unknown, app, out
 
 
 class _Train(TyperCommand):
@@ -20,64 +20,135 @@ class _Train(TyperCommand):
         return super().parse_args(ctx, given)
 
 
+WEIGHTS, TRAINING, MACHINE = "Model and weights", "Training", "Machine and run"
+
+
 @app.command(cls=_Train)
 def train(
     data: Annotated[
         str | None, typer.Argument(help="A folder, table, list, tar or array file, or built-in data: digits.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="A name from `mixwise list`, or auto.  [default: auto]")] = None,
-    output: Annotated[Path | None, typer.Option("--out", "-o", help="The run folder to make.")] = None,
-    recipe: Annotated[Path | None, typer.Option(help="A TOML file with settings.")] = None,
-    changes: Annotated[list[str] | None, typer.Option("--set", help="One setting: path=value. Repeatable.")] = None,
-    epochs: Annotated[int | None, typer.Option(min=1)] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1)] = None,
-    image_size: Annotated[int | None, typer.Option(min=1, help="Side in pixels.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Same seed, same weights.  [default: 0]")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.  [default: auto]")] = None,
-    compile: Annotated[bool, typer.Option("--compile", help="Train through torch.compile.")] = False,
+    image_size: Annotated[int | None, typer.Option(min=1, help="Side in pixels.", rich_help_panel=PICTURES)] = None,
+    kfold: Annotated[
+        int | None,
+        typer.Option(min=2, help="Cross-validation: so many trainings, and a table.", rich_help_panel=PICTURES),
+    ] = None,
+    val_split: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of each class held out, without a val split.  [default: 0.2]", rich_help_panel=PICTURES
+        ),
+    ] = None,
+    split_seed: Annotated[
+        int | None, typer.Option(help="Which pictures these are.  [default: 0]", rich_help_panel=PICTURES)
+    ] = None,
+    labels: Labels = None,
+    unknown: Unknown = None,
+    on_bad: OnBad = None,
+    max_pixels: MaxPixels = None,
+    model: Annotated[
+        str | None, typer.Option(help="A name from `mixwise list`, or auto.  [default: auto]", rich_help_panel=WEIGHTS)
+    ] = None,
+    init: Annotated[
+        Path | None,
+        typer.Option(
+            help="Start from the weights of a run or a file, also of other classes or another image size.",
+            metavar="RUN|FILE",
+            rich_help_panel=WEIGHTS,
+        ),
+    ] = None,
     pretrained: Annotated[
         str | None,
         typer.Option(
-            help="Start from weights: a file, a tag, or nothing behind it for the model's public ones.",
-            metavar="[PATH|TAG]",
+            help="Start from the model's public weights, or from those of a tag.",
+            metavar="[TAG]",
+            rich_help_panel=WEIGHTS,
         ),
     ] = None,
-    on_bad: OnBad = None,
-    max_pixels: MaxPixels = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with an interrupted run.", metavar="RUN")] = None,
-    val_split: Annotated[
-        float | None, typer.Option(help="Share of each class held out, without a val split.  [default: 0.2]")
+    freeze: Annotated[
+        str | None,
+        typer.Option(help="backbone: train the head alone.", metavar="backbone", rich_help_panel=WEIGHTS),
     ] = None,
-    split_seed: Annotated[int | None, typer.Option(help="Which pictures these are.  [default: 0]")] = None,
-    labels: Labels = None,
-    unknown: Unknown = None,
+    epochs: Annotated[int | None, typer.Option(min=1, rich_help_panel=TRAINING)] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, rich_help_panel=TRAINING)] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate for a batch of 64; scaled to yours.", rich_help_panel=TRAINING)
+    ] = None,
+    balance: Annotated[
+        str | None,
+        typer.Option(
+            help="Rare classes count as much as common ones: none, loss or sampler.  [default: none]",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Same seed, same weights.  [default: 0]", rich_help_panel=TRAINING)
+    ] = None,
+    recipe: Annotated[Path | None, typer.Option(help="A TOML file with settings.", rich_help_panel=TRAINING)] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="One setting: path=value. Repeatable.", rich_help_panel=TRAINING),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="auto, cpu, cuda or mps.  [default: auto]", rich_help_panel=MACHINE)
+    ] = None,
+    devices: Annotated[
+        int | None,
+        typer.Option(min=1, help="Train on so many at once; the batch grows with them.", rich_help_panel=MACHINE),
+    ] = None,
+    deterministic: Annotated[
+        bool,
+        typer.Option("--deterministic", help="Only operations that repeat exactly.", rich_help_panel=MACHINE),
+    ] = False,
+    compile: Annotated[
+        bool, typer.Option("--compile", help="Train through torch.compile.", rich_help_panel=MACHINE)
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The run folder to make.", rich_help_panel=MACHINE)
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with an interrupted run.", metavar="RUN", rich_help_panel=MACHINE)
+    ] = None,
 ) -> None:
     """Train a classifier on your pictures; everything lands in one run folder."""
+    from mixwise.crossvalidation import cross_validate, is_cross_validation
     from mixwise.trainer import train as run
-    from mixwise.training.settings import parse_changes
+    from mixwise.training.settings import parse_changes, short_settings
 
-    run(
-        data,
+    settings = short_settings(
         model=model,
-        out=output,
-        recipe=recipe,
-        changes=parse_changes(changes or []),
         epochs=epochs,
         batch_size=batch_size,
         image=image_size,
+        lr=lr,
+        balance=balance,
         seed=seed,
         device=device,
+        devices=devices,
+        deterministic=deterministic,
         compile=compile,
+        init=init,
         pretrained=pretrained,
+        freeze=freeze,
         on_bad=on_bad,
         max_pixels=max_pixels,
-        resume=resume,
-        labels=labels,
         val_split=val_split,
         split_seed=split_seed,
         unknown=unknown,
-        console=out,
-    )
+    ) | parse_changes(changes or [])
+    if kfold is None and not (resume is not None and is_cross_validation(resume)):
+        run(data, out=output, recipe=recipe, changes=settings, labels=labels, resume=resume, console=out)
+    else:
+        cross_validate(
+            data,
+            kfold or 0,
+            out=output,
+            recipe=recipe,
+            changes=settings,
+            labels=labels,
+            resume=resume,
+            console=out,
+        )
 
 
 @app.command()

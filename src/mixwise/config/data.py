@@ -83,6 +83,11 @@ class Data(Config):
     """What a class does that the training pictures, or the given list of classes, lack: stop, or lose its pictures."""
     rename: tuple[tuple[str, str], ...] = ()
     """Names in the data, each with the class name that a list of labels gave it."""
+    folds: int = Field(default=0, ge=0)
+    """Of a cross-validation: training and validation pictures are pooled and divided into so many parts, class by
+    class; 0: none."""
+    fold: int = Field(default=0, ge=0)
+    """Which part is validated on, from 1 to `folds`."""
     fingerprint: str = ""
     """Of the names and labels that the run was started with: a resumed run must find the same."""
     workers: int | None = Field(default=None, ge=0)

@@ -36,7 +36,16 @@ class Recipe(Config):
     ema: float = Field(default=0.0, ge=0, lt=1)
     """Decay of the averaged weights, reached after a warm-up; 0: off."""
     patience: int = Field(default=0, ge=0)
-    """Stop after so many epochs without a better validation accuracy; 0: never."""
+    """Stop after so many epochs in which `patience_on` did not improve by more than `min_delta`; 0: never."""
+    patience_on: Literal["metric", "loss"] = "metric"
+    """What has to improve on the validation pictures: the task's metric (accuracy, mAP) or the loss."""
+    min_delta: float = Field(default=0.0, ge=0)
+    """The least change that counts as an improvement, where `patience` is on; accuracy is a share of 1."""
+    balance: Literal["none", "loss", "sampler"] = "none"
+    """Rare classes count as much as common ones: by weights in the loss, or by being drawn as often. With several
+    labels a picture, the loss weighs each label's yes."""
+    freeze: Literal["none", "backbone"] = "none"
+    """backbone: only the head is trained; everything before it keeps its weights and its running statistics."""
     optimizer: Optimizer = Optimizer()
     augment: Augment = Augment()
 
@@ -62,6 +71,11 @@ class Train(Config):
     seed: int = Field(default=0, ge=0, lt=2**32)
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    devices: int = Field(default=1, gt=0)
+    """Processes that train together, one a GPU; on the CPU they share the cores. Each takes batches of `batch_size`, so
+    the effective batch, and with it the learning rate, grows with them."""
+    deterministic: bool = False
+    """Only operations that give the same result every time; one that has no such form stops the training."""
     compile: bool = False
     state_every: float = Field(default=20.0, ge=0)
     """Seconds between resumable states. It changes no result."""

@@ -1,5 +1,7 @@
 """Randomness by address: a seed for each (seed, epoch, picture), so that nothing depends on what was drawn before."""
 
+from hashlib import blake2b
+
 _MASK = (1 << 64) - 1
 
 
@@ -16,3 +18,12 @@ def address(*parts: int) -> int:
         state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
         state ^= state >> 31
     return state >> 1
+
+
+def text_address(seed: int, text: str) -> bytes:
+    """A well-mixed key for a text: sorting by it is a shuffle that depends on nothing but seed and text.
+
+    >>> text_address(0, "a.png") == text_address(0, "a.png"), text_address(0, "a.png") == text_address(1, "a.png")
+    (True, False)
+    """
+    return blake2b(f"{seed}/{text}".encode("utf-8", "surrogateescape"), digest_size=8).digest()

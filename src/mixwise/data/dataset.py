@@ -1,6 +1,8 @@
 """Pictures in batches. (seed, epoch, index) alone set order and augmentation: workers and restarts change nothing."""
 
 import os
+import signal
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
@@ -13,39 +15,17 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 from mixwise.config import MAX_PIXELS, Preprocess
 from mixwise.data.address import address
 from mixwise.data.bad import BadImage, BadImages
+from mixwise.data.cache import PictureCache
 from mixwise.data.catalog import Items
 from mixwise.data.decode import decode
 from mixwise.data.transforms import Transform
 from mixwise.errors import MixwiseError, UsageError
 
-Key = int | tuple[int, int]
-"""index, or (epoch, index) in training."""
+Key = int | tuple[int, ...]
+"""index, or in training (epoch, index), and behind it how often the picture came in this epoch before, if it did."""
 
 Sample = tuple[Tensor, Any, int]
 """(c, h, w) normalised picture, label or labels as `Items` has them, index."""
-
-
-class PictureCache:
-    """Prepared pictures in memory up to a limit in MB. What came first stays: in random order nothing beats that.
-
-    Each worker process has its own, which starts empty; it divides the limit by the number of workers.
-    """
-
-    def __init__(self, limit: float) -> None:
-        self.limit = limit
-        self.pictures: dict[int, Image.Image] = {}
-        self.used = 0
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return PictureCache, (self.limit,)
-
-    def put(self, index: int, picture: Image.Image) -> None:
-        info = torch.utils.data.get_worker_info()
-        share = self.limit / (info.num_workers if info else 1)
-        size = picture.width * picture.height * (1 if picture.mode == "L" else 4) + 1000  # Pillow's own layout
-        if self.used + size <= share * 1e6:
-            self.pictures[index] = picture
-            self.used += size
 
 
 class ImageDataset(Dataset):
@@ -56,7 +36,7 @@ class ImageDataset(Dataset):
         pre: channels and background for `decode`.
         transform: its fixed step is always done, and its result cached; so the cache changes no pixel.
         seed: with epoch and index it decides every random draw in `transform`; torch's own generator is left as it was.
-        train: keys are (epoch, index); otherwise they are indices.
+        train: keys are those of `AddressedSampler`; otherwise they are indices.
         cache: MB of memory for prepared pictures; 0: none.
         max_pixels: of the largest picture that `decode` reads.
 
@@ -95,11 +75,11 @@ class ImageDataset(Dataset):
     def __getitem__(self, key: Any) -> Sample:
         if not self.train:
             return self.transform.finish(self.prepared(key)), self.items.labels[key], key
-        epoch, index = key
+        index = key[1]
         picture = self.prepared(index)
         kept = torch.default_generator.get_state()
         # Not torch.manual_seed: that also seeds, or queues for, every GPU.
-        torch.default_generator.manual_seed(address(self.seed, epoch, index))
+        torch.default_generator.manual_seed(address(self.seed, *key))
         try:
             return self.transform.finish(picture), self.items.labels[index], index
         finally:
@@ -123,8 +103,11 @@ class ImageDataset(Dataset):
         return picture
 
 
-class AddressedSampler(Sampler[tuple[int, int]]):
+class AddressedSampler(Sampler[tuple[int, ...]]):
     """Keys (epoch, index) of one training epoch, in an order that (seed, epoch) sets.
+
+    With weights, pictures are drawn with replacement; one that comes again has a third number in its key, so that it is
+    augmented otherwise each time.
 
     Args:
         n: number of pictures.
@@ -132,17 +115,28 @@ class AddressedSampler(Sampler[tuple[int, int]]):
         batch_size: a last batch of a single picture, which batch norm cannot take, is left out; each epoch it is
             another picture. Batches of 1 by intention, and a data set of 1, are kept.
         rank, world: this process and the number of processes: each gets every `world`-th key, all equally many.
+        weights: (n,) how often each picture is drawn, relative to the others; None: each once an epoch.
 
     The loop calls `set_epoch` before each epoch, as for torch's DistributedSampler.
     """
 
-    def __init__(self, n: int, seed: int, *, batch_size: int = 1, rank: int = 0, world: int = 1) -> None:
+    def __init__(
+        self,
+        n: int,
+        seed: int,
+        *,
+        batch_size: int = 1,
+        rank: int = 0,
+        world: int = 1,
+        weights: np.ndarray | None = None,
+    ) -> None:
         if not 0 <= rank < world <= n:
             raise UsageError(f"sampler: {n} pictures cannot be shared by {world} processes with rank {rank}")
         self.n = n
         self.seed = seed
         self.rank = rank
         self.world = world
+        self.weights = weights
         self.epoch = 0
         share = n // world
         self.count = share - 1 if batch_size > 1 and share > 1 and share % batch_size == 1 else share
@@ -154,10 +148,18 @@ class AddressedSampler(Sampler[tuple[int, int]]):
     def __len__(self) -> int:
         return self.count
 
-    def __iter__(self) -> Iterator[tuple[int, int]]:
+    def __iter__(self) -> Iterator[tuple[int, ...]]:
         generator = torch.Generator().manual_seed(address(self.seed, self.epoch))
-        order = torch.randperm(self.n, generator=generator).tolist()
-        return iter([(self.epoch, index) for index in order[self.rank :: self.world][: self.count]])
+        if self.weights is None:
+            order = torch.randperm(self.n, generator=generator).tolist()
+        else:
+            order = torch.as_tensor(self.weights).multinomial(self.n, replacement=True, generator=generator).tolist()
+        keys: list[tuple[int, ...]] = []
+        seen = Counter[int]()
+        for index in order:
+            keys.append((self.epoch, index, seen[index]) if seen[index] else (self.epoch, index))
+            seen[index] += 1
+        return iter(keys[self.rank :: self.world][: self.count])
 
 
 class PictureLoader(DataLoader):
@@ -200,6 +202,7 @@ def loader(
     world: int = 1,
     start: Literal["fork", "spawn", "forkserver"] | None = None,
     bad: BadImages | None = None,
+    weights: np.ndarray | None = None,
 ) -> DataLoader:
     """Batches (pictures (b, c, h, w), labels (b,), indices (b,)).
 
@@ -213,6 +216,7 @@ def loader(
         rank, world: this process and the number of processes. In evaluation the shares may differ by one.
         start: how workers start; None: as the platform does.
         bad: is told of the pictures that cannot be read, see `PictureLoader`; None: the first one is raised.
+        weights: of training pictures, as `AddressedSampler` takes them.
     """
     if train != dataset.train:
         raise UsageError(f"loader: train={train}, but its dataset was made with train={dataset.train}")
@@ -221,7 +225,7 @@ def loader(
     count = choose_workers(dataset.items.sources) if workers is None else workers
     sampler: Any = range(rank, len(dataset), world)
     if train:
-        sampler = AddressedSampler(len(dataset), seed, batch_size=batch_size, rank=rank, world=world)
+        sampler = AddressedSampler(len(dataset), seed, batch_size=batch_size, rank=rank, world=world, weights=weights)
     made = PictureLoader(
         Guarded(dataset),
         batch_size,
@@ -231,6 +235,7 @@ def loader(
         pin_memory=device.startswith("cuda"),
         persistent_workers=count > 0,
         multiprocessing_context=start if count else None,
+        worker_init_fn=_leave_interrupts,
         # Its own, so that starting an epoch draws nothing from torch's generator, however many workers there are.
         generator=torch.Generator().manual_seed(address(seed)),
     )
@@ -238,6 +243,11 @@ def loader(
     made.train = train
     made.shape = (dataset.pre.channels, *dataset.pre.image)
     return made
+
+
+def _leave_interrupts(worker: int) -> None:
+    """Ctrl-C reaches all processes of a terminal; the main one decides what becomes of it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def choose_workers(sources: Sequence[Any]) -> int:

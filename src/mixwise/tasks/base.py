@@ -89,6 +89,18 @@ class Scores(Protocol):
     def table(self) -> Table:
         """A row for each class."""
 
+    @property
+    def baseline(self) -> float:
+        """What `value` is without looking at the pictures: the number to beat."""
+
+    @property
+    def parts(self) -> tuple[tuple[str, int, float], ...]:
+        """(name, pictures, the task's `part_metric`) of each class."""
+
+    @property
+    def constant(self) -> str:
+        """The one class that every picture got, where there are pictures of several; empty otherwise."""
+
 
 class Task(ABC):
     """What is asked of the outputs (b, classes) of a model: loss, probabilities, answers, and the number that decides.
@@ -102,10 +114,22 @@ class Task(ABC):
     """What best weights are chosen by; larger is better. In the header and in metrics.csv it is val_<metric>."""
     withheld: ClassVar[str]
     """The word for a withheld answer; empty: the task withholds none."""
+    part_metric: ClassVar[str]
+    """What is told of each class."""
+    guess: ClassVar[str]
+    """The way to answer without looking at the pictures whose `metric` is `Scores.baseline`."""
 
     @abstractmethod
-    def loss(self, logits: Tensor, target: Tensor, *, smoothing: float = 0.0) -> Tensor:
-        """Mean loss of outputs (b, classes) against labels, or against what mixup makes of them."""
+    def loss(self, logits: Tensor, target: Tensor, *, smoothing: float = 0.0, weight: Tensor | None = None) -> Tensor:
+        """Mean loss of outputs (b, classes) against labels, or against what mixup makes of them.
+
+        Args:
+            weight: (classes,) as `balance` makes it; None: all classes alike.
+        """
+
+    @abstractmethod
+    def balance(self, counts: np.ndarray, images: int) -> Tensor:
+        """Weights (classes,) under which every class counts the same, from the pictures of each and of all."""
 
     @abstractmethod
     def probabilities(self, logits: Tensor) -> Tensor:

@@ -27,10 +27,25 @@ class Classify(Task):
     name = "classify"
     metric = "accuracy"
     withheld = "unknown"
+    part_metric = "recall"
+    guess = "always the commonest class"
 
-    def loss(self, logits: Tensor, target: Tensor, *, smoothing: float = 0.0) -> Tensor:
-        """Cross-entropy against class indices (b,) or class probabilities (b, classes), as mixup makes them."""
-        return F.cross_entropy(logits.float(), target, label_smoothing=smoothing)
+    def loss(self, logits: Tensor, target: Tensor, *, smoothing: float = 0.0, weight: Tensor | None = None) -> Tensor:
+        """Cross-entropy against class indices (b,) or class probabilities (b, classes), as mixup makes them.
+
+        A weighted one is divided by the number of pictures and not by their weights: a batch of a rare class counts
+        more.
+        """
+        if weight is None:
+            return F.cross_entropy(logits.float(), target, label_smoothing=smoothing)
+        total = F.cross_entropy(logits.float(), target, weight, label_smoothing=smoothing, reduction="sum")
+        return total / len(target)
+
+    def balance(self, counts: np.ndarray, images: int) -> Tensor:
+        """1 / pictures, such that the mean over all pictures is 1; a class without pictures counts as 1."""
+        present = counts > 0
+        weights = np.where(present, images / (max(1, int(present.sum())) * counts.clip(min=1)), 1.0)
+        return torch.as_tensor(weights, dtype=torch.float32)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         return logits.float().softmax(dim=1)
@@ -178,6 +193,23 @@ class ClassScores:
                 ("accuracy of the answered", text(self.answered_top1), ""),
             ]
         return rows
+
+    @property
+    def baseline(self) -> float:
+        """As `majority`."""
+        return self.majority
+
+    @property
+    def parts(self) -> tuple[tuple[str, int, float], ...]:
+        """Recall of each class."""
+        return tuple((c.name, c.support, c.recall) for c in self.classes)
+
+    @property
+    def constant(self) -> str:
+        """The only class that was answered, where the pictures are of several."""
+        several = sum(c.support > 0 for c in self.classes) > 1
+        answered = np.flatnonzero(self.confusion.sum(axis=0))
+        return self.classes[answered[0]].name if several and len(answered) == 1 else ""
 
     def table(self) -> Table:
         """A row for each class."""

@@ -28,10 +28,18 @@ class MultiLabel(Task):
     name = "multilabel"
     metric = "mAP"
     withheld = ""
+    part_metric = "average precision"
+    guess = "any order"
 
-    def loss(self, logits: Tensor, target: Tensor, *, smoothing: float = 0.0) -> Tensor:
-        """Binary cross-entropy, a mean over pictures and labels."""
-        return F.binary_cross_entropy_with_logits(logits.float(), target * (1 - smoothing) + smoothing / 2)
+    def loss(self, logits: Tensor, target: Tensor, *, smoothing: float = 0.0, weight: Tensor | None = None) -> Tensor:
+        """Binary cross-entropy, a mean over pictures and labels; `weight` is that of each label's yes."""
+        soft = target * (1 - smoothing) + smoothing / 2
+        return F.binary_cross_entropy_with_logits(logits.float(), soft, pos_weight=weight)
+
+    def balance(self, counts: np.ndarray, images: int) -> Tensor:
+        """Pictures without / with each label, at most 100; a label that never occurs counts as 1."""
+        weights = np.where(counts > 0, (images - counts) / counts.clip(min=1), 1.0).clip(0.01, 100)
+        return torch.as_tensor(weights, dtype=torch.float32)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         return logits.float().sigmoid()
@@ -196,6 +204,22 @@ class LabelScores:
             ("every label right", text(self.exact), ""),
             ("no label given", text(self.none), ""),
         ]
+
+    @property
+    def baseline(self) -> float:
+        """Mean share of the pictures that have a label: the precision of any order that knows nothing."""
+        known = [label.support / self.images for label in self.labels if label.support]
+        return sum(known) / len(known) if known else float("nan")
+
+    @property
+    def parts(self) -> tuple[tuple[str, int, float], ...]:
+        """Average precision of each label."""
+        return tuple((label.name, label.support, label.average_precision) for label in self.labels)
+
+    @property
+    def constant(self) -> str:
+        """Nothing: labels are ranked, and a threshold is what makes answers of them."""
+        return ""
 
     def table(self) -> Table:
         """A row for each label."""

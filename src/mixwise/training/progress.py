@@ -36,6 +36,9 @@ class ProgressLine(pl.callbacks.ProgressBar):
         )
         self.task = self.bar.add_task("", total=epochs, loss="–", metric=metric, value="–", rate="–")
 
+    def disable(self) -> None:
+        """Asked of all processes but the first, whose console is quiet already."""
+
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self.bar.start()
         self.mark = time.monotonic()

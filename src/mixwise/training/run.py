@@ -5,6 +5,9 @@ import io
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
+from rich.console import Console
+
 from mixwise.config import Train
 from mixwise.errors import MixwiseError, UsageError
 from mixwise.files import rotate, write_text
@@ -36,11 +39,7 @@ class Run:
     @classmethod
     def create(cls, folder: str | Path | None, name: str) -> "Run":
         """A new, empty run folder: `folder`, or runs/<name>-<n> with the first free n."""
-        if folder is None:
-            taken = {p.name for p in Path("runs").glob(f"{name}-*")} if Path("runs").is_dir() else set()
-            number = next(n for n in range(1, len(taken) + 2) if f"{name}-{n}" not in taken)
-            folder = Path("runs") / f"{name}-{number}"
-        run = cls(folder)
+        run = cls(free_folder(name) if folder is None else folder)
         if run.folder.exists() and (not run.folder.is_dir() or any(run.folder.iterdir())):
             raise UsageError(
                 f"{run.folder} exists and is not empty; choose another --out, or go on with it: --resume {run.folder}"
@@ -82,3 +81,27 @@ class Run:
     def write_state(self, write: Callable[[Path], object]) -> None:
         """Keep the resumable state of before as well: a damaged file never loses the run."""
         rotate(self.state, self.previous_state, write)
+
+
+def free_folder(name: str) -> Path:
+    """runs/<name>-<n> with the first free n."""
+    taken = {p.name for p in Path("runs").glob(f"{name}-*")} if Path("runs").is_dir() else set()
+    return Path("runs") / f"{name}-{next(n for n in range(1, len(taken) + 2) if f'{name}-{n}' not in taken)}"
+
+
+def usable_state(run: Run, console: Console) -> Path | None:
+    """The newest state that can be read: the last one, or the one before where the last is damaged."""
+    for state in (run.state, run.previous_state):
+        if not state.is_file():
+            continue
+        try:
+            epoch = torch.load(state, map_location="cpu", weights_only=True)["epoch"] + 1
+        except Exception as error:
+            console.print(
+                f"{state} cannot be read ({type(error).__name__}); trying the one before", highlight=False, markup=False
+            )
+            continue
+        console.print(f"going on after epoch {epoch} ({state.name})", highlight=False)
+        return state
+    console.print("no state was saved yet: starting from the first epoch", highlight=False)
+    return None

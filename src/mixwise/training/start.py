@@ -4,7 +4,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from mixwise.config import PURPOSE, ModelConfig, Train
+from mixwise.config import PURPOSE, ModelConfig, Train, VisionConfig
 from mixwise.errors import MixwiseError, UsageError
 from mixwise.model import Model, build
 from mixwise.models import create_model, model_config
@@ -24,16 +24,12 @@ def read_start(settings: dict[str, Any]) -> Start | None:
     return load_start(None if name == "auto" else name, True if wanted in (True, YES) else wanted)
 
 
-def read_start_again(config: Train) -> Start | None:
-    """The weights that an interrupted run started from; `MixwiseError` where they are others now."""
-    if not config.pretrained:
-        return None
-    start = load_start(config.model, config.pretrained)
-    if start_hash(start) != config.pretrained_hash:
+def check_same(start: Start | None, config: Train) -> None:
+    """`MixwiseError` where the weights that an interrupted run started from are others now."""
+    if start is not None and start_hash(start) != config.pretrained_hash:
         raise MixwiseError(
             f"the weights of {config.pretrained} are not those that the run was started from; start a new run"
         )
-    return start
 
 
 def start_hash(start: Start) -> str:
@@ -59,9 +55,20 @@ def initial_model(config: Train, start: Start | None, like: ModelConfig | None =
     model = create_model(config.model, **changes) if start is None else adapted(start, changes, classes=config.classes)
     if start is None:
         return model, ""
+    wrong = next((n for n, t in start.model.state_dict().items() if not bool(t.isfinite().all())), None)
+    if wrong is not None:
+        raise MixwiseError(f"{start.source} cannot be started from: {wrong} holds values that are not finite numbers")
     head = "head and all"
     if start.header.classes != config.classes:
         there = len(start.header.classes)
         why = "the classes have other names" if there == len(config.classes) else f"{there} classes there"
         head = f"all but the head, which is new for {len(config.classes)} classes ({why})"
-    return model.train(), f"{config.pretrained}, {head}"
+    return model.train(), f"{config.pretrained}, {head}{_carried(start)}"
+
+
+def _carried(start: Start) -> str:
+    """Where the weights were made for another image size, from which."""
+    old, new = start.header.config, start.model.config
+    if not isinstance(old, VisionConfig) or not isinstance(new, VisionConfig) or old.image == new.image:
+        return ""
+    return f"; carried over from {old.image[0]}×{old.image[1]} pixels"

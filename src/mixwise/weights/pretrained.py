@@ -117,7 +117,7 @@ def fetch(name: str, entry: Published) -> Path:
 
     Raises `MixwiseError` where it cannot be had: which file to download from where, and how to pass it.
     """
-    how = f"pass the file: create_model({name!r}, pretrained=FILE), or --pretrained FILE"
+    how = f"pass the file: create_model({name!r}, pretrained=FILE), or --init FILE"
     if not entry.url:
         raise MixwiseError(
             f"the weights of {name} cannot be fetched by a program: download them from {entry.page}, and {how}"
