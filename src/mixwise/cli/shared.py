@@ -36,14 +36,14 @@ Model = Annotated[Path, typer.Argument(help="A run folder or a .safetensors file
 OnBad = Annotated[
     str | None,
     typer.Option(
-        help="Pictures that cannot be read: skip (named and left out) or error (stop).  [default: skip]",
+        help="Pictures that cannot be read: skip (named and left out) or error (stop).  (default: skip)",
         rich_help_panel=PICTURES,
     ),
 ]
 MaxPixels = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Larger pictures, height × width, are not read.  [default: 67108864]", rich_help_panel=PICTURES
+        min=1, help="Larger pictures, height × width, are not read.  (default: 67108864)", rich_help_panel=PICTURES
     ),
 ]
 

@@ -36,18 +36,18 @@ def train(
     val_split: Annotated[
         float | None,
         typer.Option(
-            help="Share of each class held out, without a val split.  [default: 0.2]", rich_help_panel=PICTURES
+            help="Share of each class held out, without a val split.  (default: 0.2)", rich_help_panel=PICTURES
         ),
     ] = None,
     split_seed: Annotated[
-        int | None, typer.Option(help="Which pictures these are.  [default: 0]", rich_help_panel=PICTURES)
+        int | None, typer.Option(help="Which pictures these are.  (default: 0)", rich_help_panel=PICTURES)
     ] = None,
     labels: Labels = None,
     unknown: Unknown = None,
     on_bad: OnBad = None,
     max_pixels: MaxPixels = None,
     model: Annotated[
-        str | None, typer.Option(help="A name from `mixwise list`, or auto.  [default: auto]", rich_help_panel=WEIGHTS)
+        str | None, typer.Option(help="A name from `mixwise list`, or auto.  (default: auto)", rich_help_panel=WEIGHTS)
     ] = None,
     init: Annotated[
         Path | None,
@@ -77,12 +77,12 @@ def train(
     balance: Annotated[
         str | None,
         typer.Option(
-            help="Rare classes count as much as common ones: none, loss or sampler.  [default: none]",
+            help="Rare classes count as much as common ones: none, loss or sampler.  (default: none)",
             rich_help_panel=TRAINING,
         ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Same seed, same weights.  [default: 0]", rich_help_panel=TRAINING)
+        int | None, typer.Option(help="Same seed, same weights.  (default: 0)", rich_help_panel=TRAINING)
     ] = None,
     recipe: Annotated[Path | None, typer.Option(help="A TOML file with settings.", rich_help_panel=TRAINING)] = None,
     changes: Annotated[
@@ -90,7 +90,7 @@ def train(
         typer.Option("--set", help="One setting: path=value. Repeatable.", rich_help_panel=TRAINING),
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="auto, cpu, cuda or mps.  [default: auto]", rich_help_panel=MACHINE)
+        str | None, typer.Option(help="auto, cpu, cuda or mps.  (default: auto)", rich_help_panel=MACHINE)
     ] = None,
     devices: Annotated[
         int | None,

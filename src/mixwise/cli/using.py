@@ -59,7 +59,7 @@ def evaluate(
     model: Model,
     data: Annotated[str, typer.Argument(help="A folder, table, list, tar or array file, or built-in data.")],
     split: Annotated[str | None, typer.Option(help="train, val or test; default: test where there is one.")] = None,
-    topk: Annotated[int | None, typer.Option(min=1, help="Of the top-k accuracy.  [default: 5]")] = None,
+    topk: Annotated[int | None, typer.Option(min=1, help="Of the top-k accuracy.  (default: 5)")] = None,
     reject: Reject = None,
     report: Annotated[
         Path | None, typer.Option(help="An empty folder for a page, tables and the confusion matrix.", metavar="FOLDER")
