@@ -1,20 +1,30 @@
 """Pictures that are in memory already: arrays and tensors as Pillow images of 8 bits a channel."""
 
+import sys
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
-import torch
 from PIL import Image
-from torch import Tensor
 
 from mixwise.errors import UsageError
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-def from_tensor(tensor: Tensor) -> Image.Image:
+
+def is_tensor(source: Any) -> bool:
+    """Whether something is a tensor, without importing torch: before that is imported there are none."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(source, torch.Tensor)
+
+
+def from_tensor(tensor: "Tensor") -> Image.Image:
     """A tensor (1 | 3 | 4, h, w) as a Pillow image."""
     if tensor.ndim != 3 or tensor.shape[0] not in (1, 3, 4):
         raise UsageError(f"decode: a tensor must be (c, h, w) with c 1, 3 or 4, got shape {tuple(tensor.shape)}")
     values = tensor.detach().cpu()
     if values.is_floating_point():
-        values = values.to(torch.float32)  # numpy has no bfloat16
+        values = values.float()  # numpy has no bfloat16
     return from_array(values.permute(1, 2, 0).numpy())
 
 

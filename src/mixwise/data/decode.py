@@ -6,20 +6,22 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 from PIL import ExifTags, Image
-from torch import Tensor
 
 from mixwise.config import MAX_PIXELS, Size
-from mixwise.data.arrays import from_array, from_tensor
+from mixwise.data.arrays import from_array, from_tensor, is_tensor
 from mixwise.data.bad import BadImage, ends_in_zeros, explained, whole_chunks
 from mixwise.data.source import Stored
 from mixwise.data.switches import SWITCHES
 from mixwise.errors import UsageError
 
-Source = str | Path | bytes | Image.Image | np.ndarray | Tensor | Stored
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Source: TypeAlias = "str | Path | bytes | Image.Image | np.ndarray | Tensor | Stored"
 """What `decode` reads."""
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
@@ -84,8 +86,8 @@ def decode(
             return decode(found, channels=channels, background=background, hint=hint, max_pixels=max_pixels)
     if isinstance(source, np.ndarray):
         return _convert(from_array(source), channels, background)
-    if isinstance(source, Tensor):
-        return _convert(from_tensor(source), channels, background)
+    if is_tensor(source):
+        return _convert(from_tensor(cast("Tensor", source)), channels, background)
     name, data = "(given as bytes)", source
     if isinstance(source, str | Path):
         name, data = str(source), _read(Path(source))

@@ -3,10 +3,10 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 
 import numpy as np
 
+from mixwise.data.address import text_address
 from mixwise.data.catalog import Items
 from mixwise.data.source import Stored
 from mixwise.errors import UsageError
@@ -124,7 +124,7 @@ def _rank(seed: int, row: Row) -> bytes:
     """By the path below the class folder where there is one, so that neither moving the data nor a new class counts."""
     label = ";".join(row.labels or ())
     below = f"/{row.name}".partition(f"/{label}/")[2] or row.name
-    return blake2b(f"{seed}/{label}/{below}".encode("utf-8", "surrogateescape"), digest_size=8).digest()
+    return text_address(seed, f"{label}/{below}")
 
 
 def to_items(rows: Sequence[Row], order: tuple[str, ...], several: bool) -> Items:

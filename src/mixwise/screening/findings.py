@@ -82,15 +82,11 @@ def class_counts(items: Items, classes: int) -> np.ndarray:
 
 def without_bad(catalog: Catalog, seen: Seen) -> Catalog:
     """The catalog with the pictures alone that can be read."""
-    splits = {split: chosen(items, [not v.reason for v in seen[split]]) for split, items in catalog.splits.items()}
+    splits = {
+        split: items.chosen([i for i, verdict in enumerate(seen[split]) if not verdict.reason])
+        for split, items in catalog.splits.items()
+    }
     return replace(catalog, splits=splits)
-
-
-def chosen(items: Items, keep: Sequence[bool]) -> Items:
-    """The items that are to be kept."""
-    positions = np.flatnonzero(np.array(keep, bool)).tolist()
-    sources = tuple(items.sources[i] for i in positions)
-    return Items(sources, items.labels[positions], tuple(items.names[i] for i in positions))
 
 
 def find(catalog: Catalog, seen: Seen, *, on_bad: str, max_bad: float) -> list[Finding]:

@@ -16,7 +16,6 @@ from mixwise.screening.findings import (
     Finding,
     Seen,
     bad_pictures,
-    chosen,
     class_counts,
     counted,
     find,
@@ -69,12 +68,13 @@ def screened_before(catalog: Catalog, path: Path, console: Console) -> Catalog:
     splits: dict[str, Items] = {}
     for split, items in catalog.splits.items():
         keep = []
-        for name, source in zip(items.names, items.sources, strict=True):
+        for i, (name, source) in enumerate(zip(items.names, items.sources, strict=True)):
             verdict = verdicts.get(name)
-            keep.append(verdict is None or not verdict.reason)
+            if verdict is None or not verdict.reason:
+                keep.append(i)
             if verdict is not None and is_file(source) and not unchanged(source, verdict):
                 changed.append(name)
-        splits[split] = chosen(items, keep)
+        splits[split] = items.chosen(keep)
     if changed:
         text = f"{counted(len(changed))} changed since the run was started: {listed(changed, _SHOWN)}"
         console.print(text, highlight=False, markup=False)

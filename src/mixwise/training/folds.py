@@ -27,7 +27,7 @@ def folded(catalog: Catalog, data: Data) -> Catalog:
     if len(pool) < data.folds:
         raise UsageError(f"{catalog.source} has {len(pool)} pictures to divide into {data.folds} folds")
     val = fold_of(pool, data.folds, data.split_seed) == data.fold - 1
-    splits = {"train": chosen(pool, ~val), "val": chosen(pool, val)} | {
+    splits = {"train": pool.chosen(np.flatnonzero(~val).tolist()), "val": pool.chosen(np.flatnonzero(val).tolist())} | {
         name: items for name, items in catalog.splits.items() if name == "test"
     }
     note = f"fold {data.fold} of {data.folds}: {int(val.sum())} of {len(pool)} pictures are validated on"
@@ -54,9 +54,3 @@ def pooled(parts: list[Items]) -> Items:
     sources = [source for part in parts for source in part.sources]
     names = tuple(name for part in parts for name in part.names)
     return Items(sources, np.concatenate([part.labels for part in parts]), names)
-
-
-def chosen(items: Items, mask: np.ndarray) -> Items:
-    """The pictures for which `mask` (n,) is true."""
-    rows = np.flatnonzero(mask).tolist()
-    return Items([items.sources[i] for i in rows], items.labels[rows], tuple(items.names[i] for i in rows))
