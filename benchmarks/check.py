@@ -95,7 +95,7 @@ def main() -> None:
             print(f"{what:8s}{1000 * wall / files:.2f} ms a file, processor {1000 * processor / files:.2f} ms")
         wall, processor = ends["decode"] / ends["check"]
         print(f"check runs at {wall:.0%} of the speed of decoding (processor time: {processor:.0%})")
-        print(f"largest memory {memory():.0f} MB; before the first picture {before:.0f} MB, with torch loaded")
+        print(f"largest memory {memory():.0f} MB; before the first picture {before:.0f} MB")
 
 
 def memory() -> float:
