@@ -23,7 +23,8 @@ def image_view(x: Tensor, grid: Grid) -> Tensor:
     """Tokens (b, h·w, c) as a map (b, c, h, w): a channels-last view, no copy."""
     if len(grid) != 2:
         raise UsageError(f"this mixer needs tokens on a 2-D grid, got grid={grid}")
-    return x.transpose(1, 2).unflatten(2, (grid[0], grid[1]))
+    # Channels moved last: the other way round a batch of one gets a stride by which torch does not know the layout.
+    return x.unflatten(1, (grid[0], grid[1])).permute(0, 3, 1, 2)
 
 
 def token_view(x: Tensor) -> Tensor:
@@ -32,7 +33,7 @@ def token_view(x: Tensor) -> Tensor:
     Contiguous, because a sum takes the layout of its first operand: one transposed map, as convolutions give for a
     batch of one, would make every later layer of the residual stream copy.
     """
-    return x.flatten(2).transpose(1, 2).contiguous()
+    return x.permute(0, 2, 3, 1).flatten(1, 2).contiguous()
 
 
 def check_tokens(x: Tensor, tokens: int) -> None:
