@@ -154,7 +154,7 @@ def test_errors_are_one_sentence_with_an_exit_code(run, tmp_path, capsys, monkey
     got, message = fails(capsys, monkeypatch, "predict", run, tmp_path / "bad[/bold].png")
     assert got == 1
     got, message = fails(capsys, monkeypatch, "predict", run, tmp_path / "bad[/bold].png", "--csv", tmp_path)
-    assert got == 1
+    assert got == 2
     assert "Traceback" not in message
     damaged = tmp_path / "damaged.safetensors"
     damaged.write_bytes((run / "model.safetensors").read_bytes()[:1000])

@@ -4,6 +4,7 @@ import csv
 import hashlib
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -120,8 +121,8 @@ def test_reports_are_never_written_over_something_or_among_the_pictures(run, fol
     (tmp_path / "file").write_text("x")
     before = tree(tmp_path)
     for place, text in (
-        (folder, "where nothing is ever written"),
-        (folder / "2" / "deep", "where nothing is ever written"),
+        (folder, "where nothing is written"),
+        (folder / "2" / "deep", "where nothing is written"),
         (tmp_path / "used", "not an empty folder"),
         (tmp_path / "file", "not an empty folder"),
     ):
@@ -208,3 +209,35 @@ def test_a_file_from_before_loads_and_answers_as_before(run, tmp_path):
     assert (
         "temperature" not in CliRunner().invoke(app, ["evaluate", str(tmp_path / "old.safetensors"), "digits"]).stdout
     )
+
+
+def test_a_copy_of_the_training_pictures_is_recognised(tmp_path):
+    for path in export_builtin("digits", tmp_path / "flat", split="train", count=60):
+        target = tmp_path / "data" / path.name[0] / path.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.rename(target)
+    run = train(tmp_path / "data", model="pool_nano", out=tmp_path / "run", epochs=1).run
+    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    assert not any("may know them" in note for note in evaluate(run, tmp_path / "data").notes)
+    assert any("60 of these 60 pictures" in note for note in evaluate(run, tmp_path / "copy").notes)
+
+
+def test_nothing_is_written_among_the_pictures(tmp_path, run):
+    folder = tmp_path / "data"
+    for path in export_builtin("digits", folder / "a", count=6):
+        (folder / "b").mkdir(exist_ok=True)
+        shutil.copy(path, folder / "b")
+    before = tree(folder)
+    inside = folder / "a" / "0.csv"
+    call = CliRunner()
+    for arguments in (
+        ["predict", run, folder, "--csv", inside],
+        ["predict", run, next((folder / "a").iterdir()), "--csv", next((folder / "a").iterdir())],
+        ["classes", folder, "-o", inside],
+        ["evaluate", run, folder, "--report", folder / "report"],
+        ["check", folder, "--html", folder / "page.html"],
+        ["train", folder, "--model", "pool_nano", "--epochs", "1", "--out", folder / "run"],
+    ):
+        result = call.invoke(app, [str(a) for a in arguments])
+        assert isinstance(result.exception, UsageError), (arguments, result.output)
+    assert tree(folder) == before

@@ -26,6 +26,7 @@ from mixwise.data import (
 from mixwise.errors import MixwiseError, printable, unknown
 from mixwise.labels import difference, read_labels
 from mixwise.prediction import Predictor
+from mixwise.screening.scan import is_file, read_verdicts
 from mixwise.tasks import Scores, calibration_error, decide
 from mixwise.training.folds import folded
 from mixwise.training.memory import Portion
@@ -109,9 +110,10 @@ def evaluate(
     items = catalog.splits[split]
     if not len(items):
         raise MixwiseError(f"{data}: the {split} split is empty")
+    notes = catalog.notes if split == "test" else (*catalog.notes, *_familiar(Run(predictor.file.parent), data, items))
     bad = BadImages(f"the {split} split", len(items), on_bad=on_bad)
     read, logits = outputs(predictor, items, bad, batch_size=batch_size, workers=workers, progress=progress)
-    return judge(predictor, logits, read, str(data), split, bad, catalog.notes, topk=topk)
+    return judge(predictor, logits, read, str(data), split, bad, notes, topk=topk)
 
 
 def judge(
@@ -139,7 +141,7 @@ def _catalog(
 ) -> Catalog:
     """The pictures; on the data that a run was trained on, in the run's own split, or it would flatter itself."""
     config = run.read_config() if run.config_file.is_file() else None
-    own = config is not None and os.path.realpath(config.data.source) == os.path.realpath(located(data))
+    own = config is not None and os.path.realpath(config.data.source) == _real(data)
     settings = config.data if own and config is not None else Data(source=str(data))
     rename = {} if config is None else dict(config.data.rename)
     notes = []
@@ -160,6 +162,26 @@ def _catalog(
     )
     catalog = folded(catalog, settings) if own else catalog
     return replace(catalog, notes=(*notes, *catalog.notes))
+
+
+def _familiar(run: Run, data: str | Path, items: Items) -> tuple[str, ...]:
+    """A warning where other data holds pictures that a run was trained on, such as a copy of its folder."""
+    config = run.read_config() if run.config_file.is_file() else None
+    if config is None or not run.verdicts_file.is_file() or os.path.realpath(config.data.source) == _real(data):
+        return ()
+    known = {name: verdict.size for name, verdict in read_verdicts(run.verdicts_file).items()}
+    files = [(name, str(source)) for name, source in zip(items.names, items.sources, strict=True) if is_file(source)]
+    same = sum(os.path.isfile(file) and known.get(name) == os.path.getsize(file) for name, file in files)
+    if 2 * same <= len(items):
+        return ()
+    return (
+        f"{same} of these {len(items)} pictures have the names and sizes of pictures that the model was made with: it "
+        f"may know them, and the numbers flatter it. `evaluate` on {config.data.source} takes those held out",
+    )
+
+
+def _real(data: str | Path) -> str:
+    return os.path.realpath(located(data))
 
 
 def settle(predictor: Predictor, items: Items, source: str, bad: BadImages) -> tuple[Evaluation, list[str]]:

@@ -36,6 +36,13 @@ def check_output(path: Path, *, suffixes: tuple[str, ...], source: Path, overwri
         raise MixwiseError(f"cannot write {path}: no permission to write in {folder}")
 
 
+def check_outside(path: Path, data: str | Path) -> None:
+    """Refuse, before any work is done, a place in the folder of the pictures, where nothing is ever written."""
+    pictures = Path(data).expanduser().resolve()
+    if pictures.is_dir() and path.expanduser().resolve().is_relative_to(pictures):
+        raise UsageError(f"{path} lies in {data}, the folder of the pictures, where nothing is written: choose another")
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary name beside `path`; on success it takes the place of `path` in one step, on failure it vanishes."""
@@ -46,6 +53,10 @@ def replacing(path: Path) -> Iterator[Path]:
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        if error.filename != str(temporary):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None  # the name that people know
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -141,7 +141,7 @@ def begin(
     start = at_size(read_start(settings), settings.get("preprocess.image"))
     catalog, config = plan(data, settings, console, start, labels)
     prepared = prepare(catalog, config, *initial_model(config, start))
-    run = Run.create(out, config.model)
+    run = Run.create(out, config.model, config.data.source)
     run.write_config(config)
     write_verdicts(run.verdicts_file, catalog.verdicts)
     write_labels(run.labels_file, config.classes)

@@ -239,7 +239,7 @@ def test_da14_truncated_is_apart_from_unreadable(tmp_path: Path):
     (a / "2.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"\x07" * 100)
     (a / "3.jpg").unlink()
     (a / "3.jpg").symlink_to(tmp_path / "nowhere.jpg")
-    result = check(tmp_path, max_pixels=100_000)
+    result = check(tmp_path, settings=Data(source="", max_pixels=100_000))
     for kind, name in (
         ("truncated", "0.jpg"),
         ("not_an_image", "1.jpg"),
@@ -259,7 +259,9 @@ def test_huge_pictures_are_named(tmp_path: Path):
     make(tmp_path, TWO)
     Image.new("1", (300, 100)).save(tmp_path / "train" / "a" / "wide.png")
     assert check(tmp_path).clean
-    assert only(check(tmp_path, max_pixels=29_999), "too_large").groups == (("train/a/wide.png",),)
+    assert only(check(tmp_path, settings=Data(source="", max_pixels=29_999)), "too_large").groups == (
+        ("train/a/wide.png",),
+    )
     assert [see(tmp_path / "train" / "a" / "wide.png", 29_999).reason for see in (look, glance)] == ["too large"] * 2
 
 
@@ -519,7 +521,7 @@ def test_a_cache_knows_its_limit_and_its_kind(tmp_path: Path):
     data = make(tmp_path / "data", TWO)
     cache = tmp_path / "seen.jsonl"
     assert check(data, cache=cache).runs
-    assert only(check(data, cache=cache, max_pixels=10), "too_large").count == 34
+    assert only(check(data, cache=cache, settings=Data(source="", max_pixels=10)), "too_large").count == 34
     assert check(data, cache=cache).clean
     cache.write_text('{"other": 1}\n')
     with pytest.raises(UsageError, match="holds no verdicts"):

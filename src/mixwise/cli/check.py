@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from mixwise.cli.shared import app, err, escape, out, progress
+from mixwise.cli.shared import Labels, MaxPixels, OnBad, Unknown, app, err, escape, out, progress
 
 if TYPE_CHECKING:
     from mixwise.screening import Check
@@ -28,18 +28,27 @@ def check(
     cache: Annotated[
         Path | None, typer.Option(help="Keep what was seen in FILE; what has not changed is not read again.")
     ] = None,
-    max_pixels: Annotated[int | None, typer.Option(min=1, help="Largest height x width.")] = None,
+    labels: Labels = None,
+    unknown: Unknown = None,
+    on_bad: OnBad = None,
+    max_pixels: MaxPixels = None,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings count as well: exit code 1.")] = False,
 ) -> None:
     """Say what is in a folder of pictures, what is wrong, and what training would do. Exit code 1: it would stop."""
-    from mixwise.data.decode import MAX_PIXELS
+    from mixwise.config import Data
+    from mixwise.labels import read_labels
     from mixwise.screening import check as run
     from mixwise.screening.check import check_beside
 
     if html is not None:
         check_beside(html, data, (".html", ".htm"))
+    given = {"unknown": unknown, "on_bad": on_bad, "max_pixels": max_pixels}
+    settings = Data.parse({"source": data} | {name: value for name, value in given.items() if value is not None})
+    if labels is not None:
+        names = read_labels(labels)
+        settings = settings.model_copy(update={"rename": tuple(names.rename(names.names).items())})
     with progress("checking", err) as report:
-        result = run(data, near=near, cache=cache, max_pixels=max_pixels or MAX_PIXELS, progress=report)
+        result = run(data, near=near, cache=cache, settings=settings, progress=report)
     if html is not None:
         from mixwise.report.check import write_page
 

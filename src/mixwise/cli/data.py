@@ -21,13 +21,14 @@ def classes(
     force: Annotated[bool, typer.Option("--force", help="Replace the file where it exists.")] = False,
 ) -> None:
     """Show which class name belongs to which number."""
-    from mixwise.files import check_output
+    from mixwise.files import check_output, check_outside
     from mixwise.labels import SUFFIXES, as_csv, as_json, write_labels
 
     if json + csv + (output is not None) > 1:
         raise UsageError("--json, --csv and --out are three forms of the same list: choose one")
     if output is not None:
         check_output(output, suffixes=SUFFIXES, source=Path(source), overwrite=force)
+        check_outside(output, source)
     names, notes, pictures = _classes(source)
     if output is not None:
         write_labels(output, names)

@@ -120,11 +120,15 @@ def predict(
 ) -> None:
     """Name what is in pictures. A picture that cannot be read is a row with its reason; the exit code is then 1."""
     from mixwise.config import MAX_PIXELS
-    from mixwise.files import replacing
+    from mixwise.files import check_output, check_outside, replacing
     from mixwise.prediction import Predictor, find_images, to_json, write_csv
 
     if json and csv is not None:
         raise UsageError("--json and --csv are two forms of the same answers: choose one")
+    if csv is not None and str(csv) != "-":
+        for image in images:
+            check_output(csv, suffixes=(".csv",), source=Path(image), overwrite=True)
+            check_outside(csv, image)
     predictor = Predictor(model, device=device, max_pixels=max_pixels or MAX_PIXELS, reject=_least(reject))
     found = find_images(images)
     topk = min(topk, len(predictor.classes))

@@ -7,7 +7,7 @@ from typing import Any
 
 from mixwise.errors import UsageError
 from mixwise.evaluation import Evaluation
-from mixwise.files import replacing, write_text
+from mixwise.files import check_outside, replacing, write_text
 from mixwise.prediction import cells, columns
 from mixwise.report.page import page
 from mixwise.report.plots import confusion_matrix, png
@@ -15,9 +15,8 @@ from mixwise.report.plots import confusion_matrix, png
 
 def check_folder(folder: Path, data: str | Path) -> None:
     """Refuse, before any work is done, a folder that has something in it, or that lies in the pictures' folder."""
-    place, pictures = folder.expanduser().resolve(), Path(data).expanduser().resolve()
-    if pictures.is_dir() and place.is_relative_to(pictures):
-        raise UsageError(f"{folder} is in the folder of the pictures, {data}, where nothing is ever written")
+    place = folder.expanduser().resolve()
+    check_outside(folder, data)
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise UsageError(f"{folder} exists and is not an empty folder; choose another place for the report")
 

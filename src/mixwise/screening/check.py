@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from mixwise.config import MAX_PIXELS, Data
+from mixwise.config import Data
 from mixwise.data import Catalog, discover
 from mixwise.errors import UsageError
-from mixwise.files import check_output
+from mixwise.files import check_output, check_outside
 from mixwise.screening.findings import Finding, Picture, Seen, counted, find, ordered, pictures
 from mixwise.screening.leftovers import Leftovers, leftovers
 from mixwise.screening.near import look_alikes
@@ -94,7 +94,6 @@ def check(
     *,
     near: bool = False,
     cache: str | Path | None = None,
-    max_pixels: int = MAX_PIXELS,
     settings: Data | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
@@ -105,8 +104,8 @@ def check(
         data: a folder or the name of built-in data, as for `train`. Nothing in it is written.
         near: look for pictures that look alike too; a hint only.
         cache: a file for the verdicts. Where it is there already, pictures of the same size and time are not read.
-        max_pixels: largest height · width that counts as a picture.
-        settings: how training would split and skip; None: as `train` does by itself. Its `source` is not looked at.
+        settings: how training would split, name and skip, and what is too large; None: as `train` does by itself. Its
+            `source` is not looked at.
         workers: threads; None: one for each processor core, at most 8.
         progress: called with (pictures done, pictures in all).
 
@@ -132,7 +131,7 @@ def check(
             raise
         finding = Finding("layout", "stop", 1, str(error), "stops")
         return Check(str(data), Summary(), (finding,), (), ())
-    seen = _look(catalog, kept, max_pixels, workers, progress)
+    seen = _look(catalog, kept, settings.max_pixels, workers, progress)
     left = leftovers(catalog)
     every = tuple(pictures(catalog, seen))
     found = [
@@ -164,8 +163,7 @@ def _look(
 def check_beside(path: Path, data: str | Path, suffixes: tuple[str, ...]) -> None:
     """Refuse, before any work, a place that cannot be written, and every place in the data folder."""
     check_output(path, suffixes=suffixes, source=Path(data), overwrite=True)
-    if path.absolute().resolve().is_relative_to(Path(data).absolute().resolve()):
-        raise UsageError(f"{path} lies in the data folder, where nothing is written: choose another place")
+    check_outside(path, data)
 
 
 def _left(left: Leftovers) -> list[Finding]:

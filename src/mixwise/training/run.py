@@ -10,7 +10,7 @@ from rich.console import Console
 
 from mixwise.config import Train
 from mixwise.errors import MixwiseError, UsageError
-from mixwise.files import rotate, write_text
+from mixwise.files import check_outside, rotate, write_text
 from mixwise.weights import BEST, LAST
 
 Row = dict[str, float | int | str]
@@ -37,9 +37,10 @@ class Run:
         self.previous_state = self.folder / "state.previous.ckpt"
 
     @classmethod
-    def create(cls, folder: str | Path | None, name: str) -> "Run":
-        """A new, empty run folder: `folder`, or runs/<name>-<n> with the first free n."""
+    def create(cls, folder: str | Path | None, name: str, data: str | Path) -> "Run":
+        """A new, empty run folder outside `data`: `folder`, or runs/<name>-<n> with the first free n."""
         run = cls(free_folder(name) if folder is None else folder)
+        check_outside(run.folder, data)
         if run.folder.exists() and (not run.folder.is_dir() or any(run.folder.iterdir())):
             raise UsageError(
                 f"{run.folder} exists and is not empty; choose another --out, or go on with it: --resume {run.folder}"
