@@ -18,7 +18,7 @@ from mixwise import MixwiseError, UsageError, check, train
 from mixwise.cli import app
 from mixwise.cli.shared import out
 from mixwise.config import Data
-from mixwise.data import Catalog, Items, discover
+from mixwise.data import BadImage, Catalog, Items, decode, discover
 from mixwise.screening import Check, Finding, class_range, glance, look, screen
 from mixwise.screening.findings import find
 from mixwise.screening.near import look_alikes
@@ -253,6 +253,23 @@ def test_da14_truncated_is_apart_from_unreadable(tmp_path: Path):
     assert "4 of 35 cannot be read" in text
     assert not {"train/a/0.jpg", "train/a/1.jpg", "train/a/2.png", "train/a/3.jpg"} & set(left.splits["train"].names)
     assert (np.bincount(left.splits["train"].labels) == [9, 12]).all()
+
+
+@pytest.mark.parametrize("see", [look, glance, decode])
+@pytest.mark.parametrize("linked", [False, True])
+def test_pipes_are_not_opened(tmp_path: Path, see, linked: bool):
+    """To open one would wait for ever."""
+    make(tmp_path, TWO)
+    os.mkfifo(tmp_path / "pipe")
+    place = tmp_path / "train" / "a" / "x.png"
+    place.symlink_to(tmp_path / "pipe") if linked else os.rename(tmp_path / "pipe", place)
+    os.mkfifo(tmp_path / "train" / "a" / "x.txt")
+    assert only(check(tmp_path), "unreadable").groups == (("train/a/x.png",),)
+    if see is decode:
+        with pytest.raises(BadImage, match="unreadable, it is not a regular file"):
+            decode(place)
+    else:
+        assert (see(str(place)).reason, see(place).detail) == ("unreadable", "it is not a regular file")
 
 
 def test_huge_pictures_are_named(tmp_path: Path):

@@ -3,6 +3,7 @@
 import difflib
 import io
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -206,14 +207,15 @@ def _read_from(source: Stored) -> Iterator[bytes | np.ndarray | Image.Image]:
 
 def _read(path: Path) -> bytes:
     try:
+        if not stat.S_ISREG((kind := os.stat(path).st_mode)):  # to open a pipe would wait for its other end
+            what = "a folder" if stat.S_ISDIR(kind) else "not a regular file"
+            raise BadImage(str(path), "unreadable", f"it is {what}")
         return path.read_bytes()
     except FileNotFoundError:
         siblings = os.listdir(path.parent) if path.parent.is_dir() else []
         near = difflib.get_close_matches(path.name, siblings, n=1)
         hint = f"; the nearest name there is {near[0]!r}" if near else ""
         raise BadImage(str(path), "missing", f"there is no such file{hint}") from None
-    except IsADirectoryError:
-        raise BadImage(str(path), "unreadable", "it is a folder") from None
     except (OSError, ValueError) as error:
         raise BadImage(str(path), "unreadable", str(error)) from None
 

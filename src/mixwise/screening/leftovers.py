@@ -81,6 +81,8 @@ def _kind(entry: os.DirEntry[str]) -> str:
 
 def _is_picture(path: str) -> bool:
     """Whether a file opens as one of the formats that the extensions of images stand for."""
+    if not os.path.isfile(path):  # to open a pipe would wait for its other end
+        return False
     formats = Image.registered_extensions()
     try:
         with Image.open(path) as picture:
