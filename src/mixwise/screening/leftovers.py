@@ -9,7 +9,7 @@ from pathlib import Path
 from PIL import Image
 
 from mixwise.data import IMAGE_EXTENSIONS, Catalog
-from mixwise.data.layout import JUNK
+from mixwise.data.layout import JUNK, leads_back
 from mixwise.screening.scan import is_file, key
 
 
@@ -65,6 +65,8 @@ def _walk(root: Path, hidden: Counter[str]) -> Iterator[str]:
         for entry in entries:
             if entry.name.startswith(".") or entry.name.lower() in JUNK:
                 hidden[_kind(entry)] += 1
+            elif leads_back(Path(entry.path), root):
+                continue
             elif entry.is_dir():
                 pending.append(entry.path)
             else:
