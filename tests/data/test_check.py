@@ -220,6 +220,13 @@ def test_da13_on_bad_error_names_the_file_and_the_reason(tmp_path: Path):
     with pytest.raises(MixwiseError) as caught:
         screened(tmp_path, on_bad="error")
     assert f"{bad} (not an image" in str(caught.value)
+    place = tmp_path / os.fsdecode(b"train/a/caf\xff.png")
+    place.symlink_to("nowhere.png")
+    (tmp_path / "train" / "a" / "0.png").write_bytes(b"")
+    with pytest.raises(MixwiseError, match="^3 of 35 pictures cannot be read: ") as caught:
+        screened(tmp_path, on_bad="error")
+    assert all(f"{name} (" in str(caught.value) for name in (r"caf\xff.png", "0.png", "3.png"))
+    assert str(caught.value).endswith("; training stops, as data.on_bad says")
     assert not check(tmp_path, settings=Data(source="", on_bad="error")).runs
 
 

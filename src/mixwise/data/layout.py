@@ -165,10 +165,11 @@ def _read_class(path: Path, root: Path) -> ClassFolder:
         seen.add(real)
         for entry in _entries(here):
             suffix = entry.suffix.lower()
-            if leads_back(entry, root):
-                found.back.append(entry)
-            elif entry.is_dir():
-                pending.append((entry, f"{prefix}{entry.name}/"))
+            if entry.is_dir():
+                if leads_back(entry, root):
+                    found.back.append(entry)
+                else:
+                    pending.append((entry, f"{prefix}{entry.name}/"))
             elif suffix in IMAGE_EXTENSIONS:
                 found.images.append(prefix + entry.name)
             else:

@@ -65,10 +65,9 @@ def _walk(root: Path, hidden: Counter[str]) -> Iterator[str]:
         for entry in entries:
             if entry.name.startswith(".") or entry.name.lower() in JUNK:
                 hidden[_kind(entry)] += 1
-            elif leads_back(Path(entry.path), root):
-                continue
             elif entry.is_dir():
-                pending.append(entry.path)
+                if not leads_back(Path(entry.path), root):
+                    pending.append(entry.path)
             else:
                 yield entry.path
 
