@@ -279,6 +279,18 @@ def test_pipes_are_not_opened(tmp_path: Path, see, linked: bool):
         assert (see(str(place)).reason, see(place).detail) == ("unreadable", "it is not a regular file")
 
 
+def test_names_with_control_characters_stay_on_their_line(tmp_path: Path):
+    odd = os.fsdecode(b"b\n\x1b[1m\xff")
+    make(tmp_path, {"a": 6, odd: 3, "empty\n": 0})
+    (tmp_path / odd / "x\r\n.png").write_bytes(b"")
+    result = check(tmp_path)
+    assert result.summary.classes == ("a", r"b\n\x1b[1m\xff")
+    assert only(result, "empty").groups == ((r"b\n\x1b[1m\xff/x\r\n.png",),)
+    shown = RUNNER.invoke(app, ["check", str(tmp_path)], env={"COLUMNS": "200"}).output
+    assert r"b\n\x1b[1m\xff" in shown and r"empty\n" in shown
+    assert not {"\r", "\x1b", "\udcff"} & set(shown + "".join(finding.text for finding in result.findings))
+
+
 def test_huge_pictures_are_named(tmp_path: Path):
     make(tmp_path, TWO)
     Image.new("1", (300, 100)).save(tmp_path / "train" / "a" / "wide.png")

@@ -147,7 +147,7 @@ def _read_classes_only(root: Path, folders: list[Path], notes: list[str]) -> dic
 def _read_classes(parent: Path, root: Path) -> dict[str, ClassFolder]:
     classes: dict[str, ClassFolder] = {}
     for path in _folders(parent, root):
-        name = normalize("NFC", path.name)  # a Mac writes é as two characters
+        name = printable(normalize("NFC", path.name))  # a Mac writes é as two characters
         if name in classes:
             raise UsageError(f"{parent} has two folders named {name!r} that differ only in Unicode form: merge them")
         classes[name] = _read_class(path, root)
