@@ -223,7 +223,7 @@ def test_da13_on_bad_error_names_the_file_and_the_reason(tmp_path: Path):
     place = tmp_path / os.fsdecode(b"train/a/caf\xff.png")
     place.symlink_to("nowhere.png")
     (tmp_path / "train" / "a" / "0.png").write_bytes(b"")
-    with pytest.raises(MixwiseError, match="^3 of 35 pictures cannot be read: ") as caught:
+    with pytest.raises(MixwiseError, match=r"^3 of 35 pictures cannot be read: ") as caught:
         screened(tmp_path, on_bad="error")
     assert all(f"{name} (" in str(caught.value) for name in (r"caf\xff.png", "0.png", "3.png"))
     assert str(caught.value).endswith("; training stops, as data.on_bad says")
@@ -287,7 +287,8 @@ def test_names_with_control_characters_stay_on_their_line(tmp_path: Path):
     assert result.summary.classes == ("a", r"b\n\x1b[1m\xff")
     assert only(result, "empty").groups == ((r"b\n\x1b[1m\xff/x\r\n.png",),)
     shown = RUNNER.invoke(app, ["check", str(tmp_path)], env={"COLUMNS": "200"}).output
-    assert r"b\n\x1b[1m\xff" in shown and r"empty\n" in shown
+    assert r"b\n\x1b[1m\xff" in shown
+    assert r"empty\n" in shown
     assert not {"\r", "\x1b", "\udcff"} & set(shown + "".join(finding.text for finding in result.findings))
 
 

@@ -207,7 +207,7 @@ def _read_from(source: Stored) -> Iterator[bytes | np.ndarray | Image.Image]:
 
 def _read(path: Path) -> bytes:
     try:
-        if not stat.S_ISREG((kind := os.stat(path).st_mode)):  # to open a pipe would wait for its other end
+        if not stat.S_ISREG(kind := os.stat(path).st_mode):  # to open a pipe would wait for its other end
             what = "a folder" if stat.S_ISDIR(kind) else "not a regular file"
             raise BadImage(str(path), "unreadable", f"it is {what}")
         return path.read_bytes()

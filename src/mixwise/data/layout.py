@@ -117,7 +117,7 @@ def _read_splits(root: Path, folders: list[Path], splits: dict[Path, str], notes
             count = len(_images(path))
             found = f"{count} images and no class folders" if count else "no class folders"
             why = f"holds {found}" if split_name(path.name) else "is none of " + ", ".join(sum(SPLITS.values(), ()))
-            notes.append(f"{path.name}/ was passed over: it {why}")
+            notes.append(f"{printable(path.name)}/ was passed over: it {why}")
     return layout
 
 

@@ -10,6 +10,7 @@ from PIL import Image
 
 from mixwise.data import IMAGE_EXTENSIONS, Catalog
 from mixwise.data.layout import JUNK, leads_back
+from mixwise.errors import printable
 from mixwise.screening.scan import is_file, key
 
 
@@ -37,7 +38,7 @@ def leftovers(catalog: Catalog) -> Leftovers:
     for path in _walk(root, found.hidden):
         if key(path) in used:
             continue
-        below = os.path.relpath(path, root).replace(os.sep, "/")
+        below = printable(os.path.relpath(path, root).replace(os.sep, "/"))
         suffix = Path(path).suffix.lower()
         if suffix in IMAGE_EXTENSIONS:
             found.outside.append(below)
