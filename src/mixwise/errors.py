@@ -1,6 +1,7 @@
 """What mixwise raises: one sentence that says what, where, got, allowed and the nearest match."""
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -31,9 +32,10 @@ def unknown(what: str, got: str, allowed: Iterable[str], where: str = "") -> Usa
 
 
 def printable(name: str) -> str:
-    """Bytes of a file name that are no UTF-8 as \\x escapes, so that the name can be printed and saved.
+    """Bytes of a file name that are no UTF-8, and control characters, as escapes: it can be printed and saved.
 
-    >>> printable("caf\\udce9.jpg")
-    'caf\\\\xe9.jpg'
+    >>> printable("caf\\udce9\\n.jpg")
+    'caf\\\\xe9\\\\n.jpg'
     """
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    text = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda found: repr(found[0])[1:-1], text)

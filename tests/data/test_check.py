@@ -18,7 +18,7 @@ from mixwise import MixwiseError, UsageError, check, train
 from mixwise.cli import app
 from mixwise.cli.shared import out
 from mixwise.config import Data
-from mixwise.data import Catalog, Items, discover
+from mixwise.data import BadImage, Catalog, Items, decode, discover
 from mixwise.screening import Check, Finding, class_range, glance, look, screen
 from mixwise.screening.findings import find
 from mixwise.screening.near import look_alikes
@@ -220,6 +220,13 @@ def test_da13_on_bad_error_names_the_file_and_the_reason(tmp_path: Path):
     with pytest.raises(MixwiseError) as caught:
         screened(tmp_path, on_bad="error")
     assert f"{bad} (not an image" in str(caught.value)
+    place = tmp_path / os.fsdecode(b"train/a/caf\xff.png")
+    place.symlink_to("nowhere.png")
+    (tmp_path / "train" / "a" / "0.png").write_bytes(b"")
+    with pytest.raises(MixwiseError, match=r"^3 of 35 pictures cannot be read: ") as caught:
+        screened(tmp_path, on_bad="error")
+    assert all(f"{name} (" in str(caught.value) for name in (r"caf\xff.png", "0.png", "3.png"))
+    assert str(caught.value).endswith("; training stops, as data.on_bad says")
     assert not check(tmp_path, settings=Data(source="", on_bad="error")).runs
 
 
@@ -253,6 +260,36 @@ def test_da14_truncated_is_apart_from_unreadable(tmp_path: Path):
     assert "4 of 35 cannot be read" in text
     assert not {"train/a/0.jpg", "train/a/1.jpg", "train/a/2.png", "train/a/3.jpg"} & set(left.splits["train"].names)
     assert (np.bincount(left.splits["train"].labels) == [9, 12]).all()
+
+
+@pytest.mark.parametrize("see", [look, glance, decode])
+@pytest.mark.parametrize("linked", [False, True])
+def test_pipes_are_not_opened(tmp_path: Path, see, linked: bool):
+    """To open one would wait for ever."""
+    make(tmp_path, TWO)
+    os.mkfifo(tmp_path / "pipe")
+    place = tmp_path / "train" / "a" / "x.png"
+    place.symlink_to(tmp_path / "pipe") if linked else os.rename(tmp_path / "pipe", place)
+    os.mkfifo(tmp_path / "train" / "a" / "x.txt")
+    assert only(check(tmp_path), "unreadable").groups == (("train/a/x.png",),)
+    if see is decode:
+        with pytest.raises(BadImage, match="unreadable, it is not a regular file"):
+            decode(place)
+    else:
+        assert (see(str(place)).reason, see(place).detail) == ("unreadable", "it is not a regular file")
+
+
+def test_names_with_control_characters_stay_on_their_line(tmp_path: Path):
+    odd = os.fsdecode(b"b\n\x1b[1m\xff")
+    make(tmp_path, {"a": 6, odd: 3, "empty\n": 0})
+    (tmp_path / odd / "x\r\n.png").write_bytes(b"")
+    result = check(tmp_path)
+    assert result.summary.classes == ("a", r"b\n\x1b[1m\xff")
+    assert only(result, "empty").groups == ((r"b\n\x1b[1m\xff/x\r\n.png",),)
+    shown = RUNNER.invoke(app, ["check", str(tmp_path)], env={"COLUMNS": "200"}).output
+    assert r"b\n\x1b[1m\xff" in shown
+    assert r"empty\n" in shown
+    assert not {"\r", "\x1b", "\udcff"} & set(shown + "".join(finding.text for finding in result.findings))
 
 
 def test_huge_pictures_are_named(tmp_path: Path):

@@ -317,6 +317,17 @@ def test_da19_da20_the_content_decides_and_names_do_not_matter(tmp_path: Path, s
         assert (pixels(place) == np.asarray(scene)).all()
 
 
+def test_a_link_to_nothing_names_its_target(tmp_path: Path):
+    link = tmp_path / "cat.jpg"
+    link.symlink_to(os.fsdecode(b"../gone/caf\xe9.jpg"))
+    with pytest.raises(BadImage) as caught:
+        decode(link)
+    assert (caught.value.reason, caught.value.detail) == (
+        "missing",
+        "it is a link to ../gone/caf\\xe9.jpg, which is not there",
+    )
+
+
 def test_names_that_are_no_text_can_be_printed(tmp_path: Path):
     path = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.jpg")
     Path(path).write_bytes(b"x")

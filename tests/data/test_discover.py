@@ -11,6 +11,7 @@ from PIL import Image
 
 from mixwise.data import IMAGE_EXTENSIONS, Catalog, decode, discover, export_builtin
 from mixwise.errors import UsageError
+from mixwise.screening.leftovers import leftovers
 
 
 def make(root: Path, counts: dict[str, int], suffix: str = ".png") -> Path:
@@ -135,6 +136,32 @@ def test_links_that_go_round(tmp_path: Path):
     make(tmp_path, {"a": 2, "b": 2})
     (tmp_path / "a" / "again").symlink_to(tmp_path / "a", target_is_directory=True)
     assert sum(map(len, discover(tmp_path).splits.values())) == 4
+
+
+def test_links_back_into_the_data_are_passed_over(tmp_path: Path):
+    root, outside = make(tmp_path / "lp", {"green": 3, "red": 3}), make(tmp_path / "outside", {"blue": 2, "more": 2})
+    (root / "green" / "up").symlink_to("..", target_is_directory=True)
+    (root / "green" / "above").symlink_to(tmp_path, target_is_directory=True)
+    (root / "self").symlink_to(".", target_is_directory=True)
+    (root / "rouge").symlink_to("red", target_is_directory=True)
+    (root / "blue").symlink_to(outside / "blue", target_is_directory=True)
+    (root / "red" / "more").symlink_to(outside / "more", target_is_directory=True)
+    (tmp_path / "link").symlink_to(root, target_is_directory=True)
+    for place in (root, tmp_path / "link"):
+        catalog = discover(place, split_single=False)
+        assert counts(catalog) == {"train": {"blue": 2, "green": 3, "red": 5}}
+        names = "rouge, self, green/above, green/up"
+        assert f"links to folders of the data itself, passed over: {names}" in catalog.notes
+        assert not leftovers(catalog).outside
+
+
+def test_links_back_out_of_a_split(tmp_path: Path):
+    root = make(tmp_path, {"train/a": 2, "train/b": 2, "val/a": 1, "val/b": 1})
+    (root / "test").symlink_to("val", target_is_directory=True)
+    (root / "val" / "c").symlink_to("../train", target_is_directory=True)
+    catalog = discover(root)
+    assert counts(catalog) == {"train": {"a": 2, "b": 2}, "val": {"a": 1, "b": 1}}
+    assert "links to folders of the data itself, passed over: test, val/c" in catalog.notes
 
 
 def test_da10_empty_and_single_classes(tmp_path: Path):

@@ -3,6 +3,7 @@
 import difflib
 import io
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from mixwise.data.arrays import from_array, from_tensor, is_tensor
 from mixwise.data.bad import BadImage, ends_in_zeros, explained, whole_chunks
 from mixwise.data.source import Stored
 from mixwise.data.switches import SWITCHES
-from mixwise.errors import UsageError
+from mixwise.errors import UsageError, printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -206,15 +207,21 @@ def _read_from(source: Stored) -> Iterator[bytes | np.ndarray | Image.Image]:
 
 def _read(path: Path) -> bytes:
     try:
+        if not stat.S_ISREG(kind := os.stat(path).st_mode):  # to open a pipe would wait for its other end
+            what = "a folder" if stat.S_ISDIR(kind) else "not a regular file"
+            raise BadImage(str(path), "unreadable", f"it is {what}")
         return path.read_bytes()
     except FileNotFoundError:
+        if path.is_symlink():
+            target = printable(os.readlink(path))
+            raise BadImage(str(path), "missing", f"it is a link to {target}, which is not there") from None
         siblings = os.listdir(path.parent) if path.parent.is_dir() else []
         near = difflib.get_close_matches(path.name, siblings, n=1)
-        hint = f"; the nearest name there is {near[0]!r}" if near else ""
+        hint = f"; the nearest name there is '{printable(near[0])}'" if near else ""
         raise BadImage(str(path), "missing", f"there is no such file{hint}") from None
-    except IsADirectoryError:
-        raise BadImage(str(path), "unreadable", "it is a folder") from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise BadImage(str(path), "unreadable", error.strerror or str(error)) from None
+    except ValueError as error:
         raise BadImage(str(path), "unreadable", str(error)) from None
 
 

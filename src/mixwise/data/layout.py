@@ -41,6 +41,8 @@ class ClassFolder:
     """Paths below `path` with forward slashes, sorted as text."""
     others: Counter[str] = field(default_factory=Counter)
     """Files that are no images, by extension."""
+    back: list[Path] = field(default_factory=list)
+    """Links that lead back into the data."""
 
 
 Layout = dict[str, dict[str, ClassFolder]]
@@ -57,6 +59,12 @@ def read_folders(root: Path) -> Listing:
     empty = [f"{split}/{name}" for split, found in layout.items() for name in found if not found[name].images]
     if empty:
         notes.append(f"class folders without images, passed over: {listed(empty)}")
+    parents = {root} | {folder.path.parent for found in layout.values() for folder in found.values()}
+    back = [path for parent in sorted(parents) for path in _entries(parent) if leads_back(path, root)]
+    back += [path for found in layout.values() for folder in found.values() for path in folder.back]
+    if back:
+        names = [printable(path.relative_to(root).as_posix()) for path in back]
+        notes.append(f"links to folders of the data itself, passed over: {listed(names)}")
     rows = []
     for split in (split for split in SPLITS if split in layout):
         for name, folder in sorted(layout[split].items()):
@@ -71,10 +79,10 @@ def read_layout(root: Path, notes: list[str]) -> Layout:
     """All class folders below `root`. Without split folders everything is "train". Decisions are added to `notes`."""
     if not root.is_dir():
         raise _no_folder(root)
-    folders = _folders(root)
+    folders = _folders(root, root)
     named = {path: split for path in folders if (split := split_name(path.name)) is not None}
     flat = [path for path in named if _images(path)]
-    splits = {path: split for path, split in named.items() if path not in flat and _folders(path)}
+    splits = {path: split for path, split in named.items() if path not in flat and _folders(path, root)}
     if folders and len(named) == len(folders) and flat and not (splits and all(named[p] == "test" for p in flat)):
         raise _wrong_level(flat[0])
     if "train" in splits.values() or (splits and len(named) == len(folders)):
@@ -84,7 +92,7 @@ def read_layout(root: Path, notes: list[str]) -> Layout:
 
 def is_split_tree(root: Path) -> bool:
     """Whether a folder of `root` is a training split with class folders in it."""
-    return any(split_name(path.name) == "train" and _folders(path) for path in _folders(root))
+    return any(split_name(path.name) == "train" and _folders(path, root) for path in _folders(root, root))
 
 
 def _read_splits(root: Path, folders: list[Path], splits: dict[Path, str], notes: list[str]) -> Layout:
@@ -95,7 +103,7 @@ def _read_splits(root: Path, folders: list[Path], splits: dict[Path, str], notes
             both = f"{chosen[split].name}/ and {path.name}/"
             raise UsageError(f"{root} has two folders for the {split} split, {both}: rename or remove one")
         chosen[split] = path
-        classes = _read_classes(path)
+        classes = _read_classes(path, root)
         if any(folder.images for folder in classes.values()):
             layout[split] = classes
             if path.name != split:
@@ -109,42 +117,44 @@ def _read_splits(root: Path, folders: list[Path], splits: dict[Path, str], notes
             count = len(_images(path))
             found = f"{count} images and no class folders" if count else "no class folders"
             why = f"holds {found}" if split_name(path.name) else "is none of " + ", ".join(sum(SPLITS.values(), ()))
-            notes.append(f"{path.name}/ was passed over: it {why}")
+            notes.append(f"{printable(path.name)}/ was passed over: it {why}")
     return layout
 
 
 def _read_classes_only(root: Path, folders: list[Path], notes: list[str]) -> dict[str, ClassFolder]:
     for path in folders:
         inner = [
-            child.name for child in _folders(path) if split_name(child.name) and _folders(child) and not _images(child)
+            child.name
+            for child in _folders(path, root)
+            if split_name(child.name) and _folders(child, root) and not _images(child)
         ]
         if inner and not _images(path):
             raise UsageError(f"{root} is one level too high: {path.name} holds {' and '.join(inner)}; use {path}")
-    classes = _read_classes(root)
+    classes = _read_classes(root, root)
     if not any(folder.images for folder in classes.values()):
         raise _wrong_level(root)
     direct = len(_images(root))
     if direct:
         notes.append(f"passed over {direct} images that lie directly in {root}, in no class folder")
     only = folders[0]
-    inside = len(_folders(only))
+    inside = len(_folders(only, root))
     if len(classes) == 1 and inside > 1 and not _images(only):
         what = f"its only folder {only.name} holds no images directly but {inside} folders"
         raise UsageError(f"{root} is one level too high: {what}; use {only}")
     return classes
 
 
-def _read_classes(parent: Path) -> dict[str, ClassFolder]:
+def _read_classes(parent: Path, root: Path) -> dict[str, ClassFolder]:
     classes: dict[str, ClassFolder] = {}
-    for path in _folders(parent):
-        name = normalize("NFC", path.name)  # a Mac writes é as two characters
+    for path in _folders(parent, root):
+        name = printable(normalize("NFC", path.name))  # a Mac writes é as two characters
         if name in classes:
             raise UsageError(f"{parent} has two folders named {name!r} that differ only in Unicode form: merge them")
-        classes[name] = _read_class(path)
+        classes[name] = _read_class(path, root)
     return classes
 
 
-def _read_class(path: Path) -> ClassFolder:
+def _read_class(path: Path, root: Path) -> ClassFolder:
     found = ClassFolder(path)
     pending, seen = [(path, "")], set()
     while pending:
@@ -156,7 +166,10 @@ def _read_class(path: Path) -> ClassFolder:
         for entry in _entries(here):
             suffix = entry.suffix.lower()
             if entry.is_dir():
-                pending.append((entry, f"{prefix}{entry.name}/"))
+                if leads_back(entry, root):
+                    found.back.append(entry)
+                else:
+                    pending.append((entry, f"{prefix}{entry.name}/"))
             elif suffix in IMAGE_EXTENSIONS:
                 found.images.append(prefix + entry.name)
             else:
@@ -174,8 +187,16 @@ def _entries(folder: Path) -> list[Path]:
     return [folder / name for name in names if not name.startswith(".") and name.lower() not in JUNK]
 
 
-def _folders(folder: Path) -> list[Path]:
-    return [path for path in _entries(folder) if path.is_dir()]
+def leads_back(path: Path, root: Path) -> bool:
+    """Whether a path is a link to a folder that is walked anyway: the data folder, one in it, or one above it."""
+    if not path.is_symlink() or not path.is_dir():
+        return False
+    real, top = Path(os.path.realpath(path)), Path(os.path.realpath(root))
+    return real.is_relative_to(top) or top.is_relative_to(real)
+
+
+def _folders(folder: Path, root: Path) -> list[Path]:
+    return [path for path in _entries(folder) if path.is_dir() and not leads_back(path, root)]
 
 
 def _images(folder: Path) -> list[Path]:
@@ -185,7 +206,7 @@ def _images(folder: Path) -> list[Path]:
 def _no_folder(path: Path) -> UsageError:
     if path.exists():
         return UsageError(f"{path} is a file, but no table, list, tar or array file; {TREE}")
-    siblings = [sibling.name for sibling in _folders(path.parent)] if path.parent.is_dir() else []
+    siblings = [sibling.name for sibling in _folders(path.parent, path.parent)] if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, [*siblings, *BUILTIN], n=1)
     hint = f" (did you mean {near[0] if near[0] in BUILTIN else str(path.parent / near[0])!r}?)" if near else ""
     return UsageError(f"no data folder {str(path)!r}{hint}; {TREE}; built in: {', '.join(BUILTIN)}")
@@ -193,12 +214,12 @@ def _no_folder(path: Path) -> UsageError:
 
 def _wrong_level(folder: Path) -> UsageError:
     """No class folder in `folder` holds images: say what is there, and where the data folder may be."""
-    images, folders = len(_images(folder)), len(_folders(folder))
+    images, folders = len(_images(folder)), len(_folders(folder, folder))
     what = f"{folder} holds {images} images directly and {folders} folders with no images in them"
     if images and not folders:
         what = f"{folder} holds {images} images directly and no class folders"
         above = folder.absolute().parent
-        beside = [path for path in _folders(above) if path.name != folder.name and _images(path)]
+        beside = [path for path in _folders(above, above) if path.name != folder.name and _images(path)]
         if beside and split_name(folder.name) is None:
             data = above.parent if split_name(above.name) else above
             return UsageError(f"{what}: it looks like one class of {data}, use that; {TREE}")

@@ -9,7 +9,8 @@ from pathlib import Path
 from PIL import Image
 
 from mixwise.data import IMAGE_EXTENSIONS, Catalog
-from mixwise.data.layout import JUNK
+from mixwise.data.layout import JUNK, leads_back
+from mixwise.errors import printable
 from mixwise.screening.scan import is_file, key
 
 
@@ -37,7 +38,7 @@ def leftovers(catalog: Catalog) -> Leftovers:
     for path in _walk(root, found.hidden):
         if key(path) in used:
             continue
-        below = os.path.relpath(path, root).replace(os.sep, "/")
+        below = printable(os.path.relpath(path, root).replace(os.sep, "/"))
         suffix = Path(path).suffix.lower()
         if suffix in IMAGE_EXTENSIONS:
             found.outside.append(below)
@@ -66,7 +67,8 @@ def _walk(root: Path, hidden: Counter[str]) -> Iterator[str]:
             if entry.name.startswith(".") or entry.name.lower() in JUNK:
                 hidden[_kind(entry)] += 1
             elif entry.is_dir():
-                pending.append(entry.path)
+                if not leads_back(Path(entry.path), root):
+                    pending.append(entry.path)
             else:
                 yield entry.path
 
@@ -81,6 +83,8 @@ def _kind(entry: os.DirEntry[str]) -> str:
 
 def _is_picture(path: str) -> bool:
     """Whether a file opens as one of the formats that the extensions of images stand for."""
+    if not os.path.isfile(path):  # to open a pipe would wait for its other end
+        return False
     formats = Image.registered_extensions()
     try:
         with Image.open(path) as picture:

@@ -11,7 +11,7 @@ from rich.progress import Progress
 
 from mixwise.config import Data
 from mixwise.data import Catalog, Items
-from mixwise.errors import MixwiseError
+from mixwise.errors import MixwiseError, printable
 from mixwise.screening.findings import (
     Finding,
     Seen,
@@ -135,5 +135,8 @@ def _stop(finding: Finding, catalog: Catalog, seen: Seen) -> str:
     bad = [p for p in pictures(catalog, seen) if p.verdict.reason]
     if finding.kind not in {f.kind for f in bad_pictures(bad, "error", 1)} | {"too_many_bad"}:
         return f"{catalog.source}: {finding.text}; training {finding.action}"
-    reasons = [f"{p.source} ({p.verdict.reason}, {p.verdict.detail})" for p in bad]
-    return f"{finding.text}: {listed(reasons, _SHOWN)}; training {finding.action}"
+    reasons = [f"{printable(str(p.source))} ({p.verdict.reason}, {printable(p.verdict.detail)})" for p in bad]
+    text = f"{len(bad)} of {counted(sum(map(len, seen.values())))} cannot be read"
+    if finding.kind == "too_many_bad":
+        text = finding.text
+    return f"{text}: {listed(reasons, _SHOWN)}; training {finding.action}"

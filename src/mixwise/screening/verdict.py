@@ -93,7 +93,7 @@ def glance(source: Any, max_pixels: int = MAX_PIXELS) -> Verdict:
     """
     if isinstance(source, Stored):
         return _inside(source, glance, max_pixels)
-    if not isinstance(source, str | Path | bytes):
+    if not isinstance(source, bytes) and not _is_regular(source):
         return look(source, max_pixels)
     try:
         with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file:
@@ -133,13 +133,18 @@ def _read(source: Any) -> tuple[bytes | None, int]:
     """All bytes of a file and its time; no bytes for what only `decode` can read."""
     if isinstance(source, bytes):
         return source, 0
-    if not isinstance(source, str | Path):
+    if not _is_regular(source):
         return None, 0
     try:
         with open(source, "rb") as file:
             return file.read(), os.fstat(file.fileno()).st_mtime_ns
     except OSError:
         return None, 0
+
+
+def _is_regular(source: Any) -> bool:
+    """Whether a source is a file that can be opened: to open a pipe would wait for its other end."""
+    return isinstance(source, str | Path) and os.path.isfile(source)
 
 
 def _array(source: np.ndarray) -> Verdict:
