@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -203,11 +204,14 @@ class Trainable(pl.LightningModule):
         first, kind = found
         pairs = [pair for _, (images, _, indices) in self.window for pair in zip(images, indices, strict=True)]
         bad = [self.names[int(i)] for image, i in pairs if self.names and not bool(image.isfinite().all())]
-        what = advice(kind, lr=self.recipe.optimizer.lr, fp16=self.trainer.precision == "16-mixed", names=bad)
         raise DivergenceError(
             f"training diverged in epoch {self.current_epoch + 1}, step {first}: values of the {kind} are not finite "
-            f"numbers. {what}"
+            f"numbers. {self._advice(kind, bad)}"
         )
+
+    def _advice(self, kind: str, names: list[str]) -> str:
+        fp16 = self.trainer.precision == "16-mixed"
+        return advice(kind, lr=self.recipe.optimizer.lr, fp16=fp16, names=names)
 
     def _agree_on_buffers(self) -> None:
         """Running statistics as the mean over all processes, each of which saw other pictures."""
@@ -225,8 +229,14 @@ class Trainable(pl.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         self.validated = {name: self.take(name) for name in self.candidates()}
-        self.log(f"val_{self.task.metric}", max(value for _, value in self.validated.values()))
-        self.log("val_loss", min(loss for loss, _ in self.validated.values()))
+        finite = [(loss, value) for loss, value in self.validated.values() if math.isfinite(loss)]
+        if not finite:
+            raise DivergenceError(
+                f"training diverged in epoch {self.current_epoch + 1}: its validation loss is not a finite number. "
+                + self._advice("loss", [])
+            )
+        self.log(f"val_{self.task.metric}", max(value for _, value in finite))
+        self.log("val_loss", min(loss for loss, _ in finite))
 
     def candidates(self) -> dict[str, nn.Module]:
         """The weights that may be kept: as trained, and averaged."""
