@@ -32,6 +32,16 @@ def test_tr03_the_learning_rate_follows_the_batch_and_is_printed(draw, learn):
     assert "learning rate 0.00025 (= 0.002 × 8/64)" in said
 
 
+@pytest.mark.parametrize("settings", [{"recipe.batch_size": 100_000}, {"recipe.accumulate": 5000}])
+def test_tr03_the_learning_rate_follows_what_a_batch_can_hold(settings, draw, learn):
+    """32 of 40 pictures are trained on; without a warm-up the first epoch, of one step, has the peak rate."""
+    more = {"recipe.optimizer.lr": 2e-3, "recipe.warmup": 0, "recipe.epochs": 1}
+    made, said = learn(draw("data", a=20, b=20), **settings, **more)
+    assert "batch 32, learning rate 0.001 (= 0.002 × 32/64)" in said
+    state = torch.load(Run(made.run).state, weights_only=True)
+    assert state["lr_schedulers"][0]["base_lrs"] == pytest.approx([1e-3, 1e-3])
+
+
 def test_tr03_a_rate_of_100_stops_with_a_sentence_and_exit_code_1(draw, tmp_path, capsys, monkeypatch):
     data, out = draw("data", a=40, b=40), tmp_path / "run"
     arguments = ["train", data, "--model", "pool_nano", "--lr", 1e9, "--out", out, "--device", "cpu", "--batch-size", 8]

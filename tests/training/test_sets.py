@@ -51,8 +51,9 @@ def test_a_set_smaller_than_a_batch(count, draw, learn):
     data = draw("data/train", a=count, b=count)
     draw("data/val", a=1, b=1)
     made, said = learn(data.parent, **{"recipe.batch_size": 64})
-    assert f"smaller than a batch: each epoch is one step with all {2 * count} images" in said
+    assert f"smaller than a batch of 64: each epoch is one step with all {2 * count} images" in said
     assert torch.load(Run(made.run).state, weights_only=True)["global_step"] == 2
+    assert f"batch {2 * count}, learning rate" in said
 
 
 def test_tr13_the_baseline_stands_beside_the_accuracy(draw, learn):

@@ -18,7 +18,7 @@ from mixwise.errors import UsageError
 from mixwise.tasks import Task
 from mixwise.training.alarm import Alarm, DivergenceError, advice
 from mixwise.training.memory import Portion, is_out_of_memory
-from mixwise.training.optim import adamw, warmup_cosine
+from mixwise.training.optim import adamw, effective_batch, warmup_cosine
 
 Batch = tuple[Tensor, Tensor, Tensor]
 """Pictures (b, c, h, w), labels, indices (b,)."""
@@ -51,6 +51,7 @@ class Trainable(pl.LightningModule):
     Args:
         steps: optimiser steps of the whole training, for the learning-rate curve.
         weight: (classes,) as `Task.loss` takes it.
+        images: training pictures of an epoch.
         names: of the training pictures, to tell which of them hold numbers that are not finite.
         say: prints a sentence.
 
@@ -70,6 +71,7 @@ class Trainable(pl.LightningModule):
         seed: int,
         compile: bool,
         weight: Tensor | None = None,
+        images: int,
         names: Sequence[str] = (),
         say: Callable[[str], None] = print,
     ) -> None:
@@ -80,6 +82,7 @@ class Trainable(pl.LightningModule):
         self.recipe = recipe
         self.steps = steps
         self.seed = seed
+        self.images = images
         self.names = names
         self.register_buffer("weight", weight, persistent=False)
         self.frozen = freeze(model) if recipe.freeze == "backbone" else []
@@ -110,7 +113,7 @@ class Trainable(pl.LightningModule):
         return self
 
     def configure_optimizers(self) -> Any:
-        batch = self.recipe.batch_size * self.recipe.accumulate * self.trainer.world_size
+        batch = effective_batch(self.recipe, self.trainer.world_size, self.images)
         fused = self.trainer.precision != "16-mixed"  # the fp16 scaler must unscale before gradients are clipped
         optimizer = adamw(self.model, self.recipe.optimizer, batch, fused=fused)
         return [optimizer], [warmup_cosine(optimizer, self.steps, self.recipe.warmup)]
