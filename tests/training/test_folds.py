@@ -71,6 +71,14 @@ def test_folds_partition_the_pictures_and_leave_test_alone():
         folded(catalog, Data(source="here", folds=28, fold=1))
 
 
+def test_val_split_is_refused_with_folds(draw, tmp_path):
+    arguments = ["train", str(draw("data", a=8, b=8)), "--kfold", "2", "--val-split", "0.3"]
+    result = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "cv")])
+    assert isinstance(result.exception, UsageError)
+    assert "--val-split (data.val_split) has no part in it" in str(result.exception)
+    assert not (tmp_path / "cv").exists()
+
+
 def test_kfold_is_one_command_with_a_run_each_and_a_table(draw, tmp_path):
     data, out = draw("data", a=20, b=10), tmp_path / "cv"
     common = ["--model", "pool_nano", "--epochs", "1", "--device", "cpu", "--set", "precision=fp32"]

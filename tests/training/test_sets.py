@@ -56,6 +56,16 @@ def test_a_set_smaller_than_a_batch(count, draw, learn):
     assert f"batch {2 * count}, learning rate" in said
 
 
+def test_a_val_split_that_is_not_used_is_told(draw, learn):
+    data = draw("data/train", a=8, b=8)
+    draw("data/val", a=2, b=2)
+    told = "DATA has its own val split: val_split is not used"
+    given = {"data.val_split": 0.4, "recipe.epochs": 1}
+    assert learn(data.parent, out="own", **given)[1].count(told) == 1
+    assert told not in learn(data.parent, out="silent", **{"recipe.epochs": 1})[1]
+    assert told not in learn(data, out="used", **given)[1]
+
+
 def test_tr13_the_baseline_stands_beside_the_accuracy(draw, learn):
     data = draw("data", a=40, b=10)
     made, said = learn(data)
