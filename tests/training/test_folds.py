@@ -71,6 +71,16 @@ def test_folds_partition_the_pictures_and_leave_test_alone():
         folded(catalog, Data(source="here", folds=28, fold=1))
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_more_folds_than_pictures_of_a_class_are_warned_of(several):
+    labels = np.repeat([0, 1, 2], [9, 3, 5])
+    pictures = items(np.eye(3, dtype=np.float32)[labels] if several else labels)
+    catalog = Catalog("here", ("a", "b", "c"), {"train": pictures}, (), "multilabel" if several else "classify")
+    notes = {n: folded(catalog, Data(source="here", folds=n, fold=1)).notes[-1] for n in (3, 4)}
+    assert "Warning" not in notes[3]
+    assert "Warning: the smallest class, 'b', has 3, so some folds have none of it" in notes[4]
+
+
 def test_val_split_is_refused_with_folds(draw, tmp_path):
     arguments = ["train", str(draw("data", a=8, b=8)), "--kfold", "2", "--val-split", "0.3"]
     result = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "cv")])
