@@ -1,10 +1,12 @@
 """Cross-validation."""
 
 import csv
+import io
 import statistics
 
 import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from mixwise import UsageError, cross_validate, evaluate, train
@@ -79,6 +81,18 @@ def test_more_folds_than_pictures_of_a_class_are_warned_of(several):
     notes = {n: folded(catalog, Data(source="here", folds=n, fold=1)).notes[-1] for n in (3, 4)}
     assert "Warning" not in notes[3]
     assert "Warning: the smallest class, 'b', has 3, so some folds have none of it" in notes[4]
+
+
+def test_only_a_fold_that_had_begun_starts_again(draw, tmp_path):
+    text = io.StringIO()
+    made = cross_validate(
+        draw("data", a=8, b=8), 2, out=tmp_path / "cv", changes=QUICK, console=Console(file=text, width=200)
+    )
+    told = "no state was saved yet: starting from the first epoch"
+    assert told not in text.getvalue()
+    Run(made.folds[1].run).state.unlink()
+    cross_validate(resume=tmp_path / "cv", console=Console(file=text, width=200))
+    assert text.getvalue().count(told) == 1
 
 
 def test_val_split_is_refused_with_folds(draw, tmp_path):
