@@ -68,6 +68,11 @@ def cross_validate(
         return _all(existing(resume), console)
     if folds < 2:
         raise UsageError(f"--kfold takes at least 2 parts, got {folds}")
+    if "data.val_split" in (changes or {}):
+        raise UsageError(
+            f"--kfold {folds} validates on 1/{folds} of the pictures: --val-split (data.val_split) has no part in it, "
+            "so give one of the two"
+        )
     settings = read_recipe(recipe) | (changes or {}) | {"data.folds": folds}
     folder = free_folder("kfold") if out is None else Path(out).expanduser()
     runs = []

@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -17,6 +18,7 @@ from mixwise.data.dataset import ImageDataset
 from mixwise.model import Model
 from mixwise.training import workers
 from mixwise.training.loop import determined
+from mixwise.training.module import Trainable
 from mixwise.training.run import Run
 from mixwise.weights import load_file, weights_hash
 
@@ -28,6 +30,16 @@ def last_hash(run) -> str:
 def test_tr03_the_learning_rate_follows_the_batch_and_is_printed(draw, learn):
     _, said = learn(draw("data", a=8, b=8), **{"recipe.batch_size": 8, "recipe.optimizer.lr": 2e-3})
     assert "learning rate 0.00025 (= 0.002 × 8/64)" in said
+
+
+@pytest.mark.parametrize("settings", [{"recipe.batch_size": 100_000}, {"recipe.accumulate": 5000}])
+def test_tr03_the_learning_rate_follows_what_a_batch_can_hold(settings, draw, learn):
+    """32 of 40 pictures are trained on; without a warm-up the first epoch, of one step, has the peak rate."""
+    more = {"recipe.optimizer.lr": 2e-3, "recipe.warmup": 0, "recipe.epochs": 1}
+    made, said = learn(draw("data", a=20, b=20), **settings, **more)
+    assert "batch 32, learning rate 0.001 (= 0.002 × 32/64)" in said
+    state = torch.load(Run(made.run).state, weights_only=True)
+    assert state["lr_schedulers"][0]["base_lrs"] == pytest.approx([1e-3, 1e-3])
 
 
 def test_tr03_a_rate_of_100_stops_with_a_sentence_and_exit_code_1(draw, tmp_path, capsys, monkeypatch):
@@ -97,6 +109,48 @@ def test_numbers_that_are_not_finite_stop_at_their_step(kind, draw, learn, tmp_p
         assert tensor.isfinite().all()
     monkeypatch.undo()
     assert info(train(resume=tmp_path / "run").run).epoch <= 5
+
+
+@pytest.mark.parametrize("settings", [{"recipe.epochs": 5}, {"recipe.epochs": 1, "recipe.batch_size": 100_000}])
+def test_weights_that_validation_finds_not_finite_are_no_result(settings, draw, learn, tmp_path, monkeypatch):
+    """Steps that are finite may lead to weights that are not: here after the last step of the last epoch."""
+    data, epochs = draw("data", a=20, b=20), settings["recipe.epochs"]
+    plain = Trainable.on_validation_epoch_end
+
+    def spoil(self):
+        if self.current_epoch + 1 == epochs:
+            self.sums |= {name: self.sums[name] * float("nan") for name in self.candidates()}
+        plain(self)
+
+    monkeypatch.setattr(Trainable, "on_validation_epoch_end", spoil)
+    with pytest.raises(MixwiseError) as stop:
+        learn(data, **settings)
+    text = str(stop.value)
+    assert f"diverged in epoch {epochs}: its validation loss is not a finite number. Try a lower learning" in text
+    assert stop.value.exit_code == 1
+    if epochs == 1:
+        assert "Nothing was kept" in text
+        assert not Run(tmp_path / "run").best.exists()
+    else:
+        assert "the best weights so far (epoch " in text
+        assert info(tmp_path / "run").epoch < epochs
+        monkeypatch.undo()
+        assert train(resume=tmp_path / "run").epoch <= epochs
+
+
+@pytest.mark.parametrize("bad", ["raw", "ema"])
+def test_only_weights_with_a_finite_validation_loss_are_kept_as_best(bad, draw, learn, monkeypatch):
+    plain = Trainable.on_validation_epoch_end
+
+    def spoil(self):
+        self.sums[bad] = self.sums[bad] * float("nan")
+        plain(self)
+
+    monkeypatch.setattr(Trainable, "on_validation_epoch_end", spoil)
+    made, _ = learn(draw("data", a=20, b=20), **{"recipe.ema": 0.5})
+    assert info(made.run).weights == ("ema" if bad == "raw" else "raw")
+    for path in (Run(made.run).best, Run(made.run).last):
+        assert all(np.isfinite(value) for value in info(path).metrics.values())
 
 
 class LittleMemory:

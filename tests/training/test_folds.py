@@ -1,10 +1,12 @@
 """Cross-validation."""
 
 import csv
+import io
 import statistics
 
 import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from mixwise import UsageError, cross_validate, evaluate, train
@@ -69,6 +71,36 @@ def test_folds_partition_the_pictures_and_leave_test_alone():
             folded(catalog, Data(source="here", folds=folds, fold=fold))
     with pytest.raises(UsageError, match="27 pictures to divide into 28 folds"):
         folded(catalog, Data(source="here", folds=28, fold=1))
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_more_folds_than_pictures_of_a_class_are_warned_of(several):
+    labels = np.repeat([0, 1, 2], [9, 3, 5])
+    pictures = items(np.eye(3, dtype=np.float32)[labels] if several else labels)
+    catalog = Catalog("here", ("a", "b", "c"), {"train": pictures}, (), "multilabel" if several else "classify")
+    notes = {n: folded(catalog, Data(source="here", folds=n, fold=1)).notes[-1] for n in (3, 4)}
+    assert "Warning" not in notes[3]
+    assert "Warning: the smallest class, 'b', has 3, so some folds have none of it" in notes[4]
+
+
+def test_only_a_fold_that_had_begun_starts_again(draw, tmp_path):
+    text = io.StringIO()
+    made = cross_validate(
+        draw("data", a=8, b=8), 2, out=tmp_path / "cv", changes=QUICK, console=Console(file=text, width=200)
+    )
+    told = "no state was saved yet: starting from the first epoch"
+    assert told not in text.getvalue()
+    Run(made.folds[1].run).state.unlink()
+    cross_validate(resume=tmp_path / "cv", console=Console(file=text, width=200))
+    assert text.getvalue().count(told) == 1
+
+
+def test_val_split_is_refused_with_folds(draw, tmp_path):
+    arguments = ["train", str(draw("data", a=8, b=8)), "--kfold", "2", "--val-split", "0.3"]
+    result = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "cv")])
+    assert isinstance(result.exception, UsageError)
+    assert "--val-split (data.val_split) has no part in it" in str(result.exception)
+    assert not (tmp_path / "cv").exists()
 
 
 def test_kfold_is_one_command_with_a_run_each_and_a_table(draw, tmp_path):

@@ -51,8 +51,19 @@ def test_a_set_smaller_than_a_batch(count, draw, learn):
     data = draw("data/train", a=count, b=count)
     draw("data/val", a=1, b=1)
     made, said = learn(data.parent, **{"recipe.batch_size": 64})
-    assert f"smaller than a batch: each epoch is one step with all {2 * count} images" in said
+    assert f"smaller than a batch of 64: each epoch is one step with all {2 * count} images" in said
     assert torch.load(Run(made.run).state, weights_only=True)["global_step"] == 2
+    assert f"batch {2 * count}, learning rate" in said
+
+
+def test_a_val_split_that_is_not_used_is_told(draw, learn):
+    data = draw("data/train", a=8, b=8)
+    draw("data/val", a=2, b=2)
+    told = "DATA has its own val split: val_split is not used"
+    given = {"data.val_split": 0.4, "recipe.epochs": 1}
+    assert learn(data.parent, out="own", **given)[1].count(told) == 1
+    assert told not in learn(data.parent, out="silent", **{"recipe.epochs": 1})[1]
+    assert told not in learn(data, out="used", **given)[1]
 
 
 def test_tr13_the_baseline_stands_beside_the_accuracy(draw, learn):

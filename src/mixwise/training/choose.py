@@ -47,6 +47,8 @@ def plan(
     console.print(f"data     {data.source}: {classes} classes, {sizes}", highlight=False, markup=False)
     for note in found.notes:
         console.print(f"         {note}", highlight=False, markup=False)
+    if "data.val_split" in settings and not data.folds and not any(note.startswith("val is ") for note in whole.notes):
+        console.print("         DATA has its own val split: val_split is not used", highlight=False, markup=False)
     catalog = screen(found, data, console)
     counts = {name: len(items) for name, items in catalog.splits.items()}
     for split in ("train", "val"):

@@ -8,6 +8,7 @@ from mixwise.config import Data
 from mixwise.data import Catalog, Items
 from mixwise.data.address import text_address
 from mixwise.errors import UsageError
+from mixwise.training.balance import class_counts
 
 
 def folded(catalog: Catalog, data: Data) -> Catalog:
@@ -30,9 +31,20 @@ def folded(catalog: Catalog, data: Data) -> Catalog:
     splits = {"train": pool.chosen(np.flatnonzero(~val).tolist()), "val": pool.chosen(np.flatnonzero(val).tolist())} | {
         name: items for name, items in catalog.splits.items() if name == "test"
     }
-    note = f"fold {data.fold} of {data.folds}: {int(val.sum())} of {len(pool)} pictures are validated on"
+    note = f"fold {data.fold} of {data.folds}: {int(val.sum())} of {len(pool)} pictures are validated on" + _lacking(
+        catalog, pool, data.folds
+    )
     kept = tuple(n for n in catalog.notes if not n.startswith("val is "))
     return replace(catalog, splits=splits, notes=(*kept, note))
+
+
+def _lacking(catalog: Catalog, pool: Items, folds: int) -> str:
+    """A warning where the smallest class has fewer pictures than there are folds; empty where it has enough."""
+    counts = class_counts(pool.labels, len(catalog.classes))
+    count, name = min((int(n), name) for n, name in zip(counts, catalog.classes, strict=True))
+    if count >= folds:
+        return ""
+    return f". Warning: the smallest class, {name!r}, has {count}, so some folds have none of it to validate on"
 
 
 def fold_of(items: Items, folds: int, seed: int) -> np.ndarray:

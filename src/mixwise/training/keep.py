@@ -20,9 +20,10 @@ class Keeper(pl.Callback):
     """Writes the run folder at the end of epochs.
 
     The best weights are written whenever the task's metric on the validation pictures rises (on a tie, the lower loss
-    wins). The last weights, the metrics and the resumable state are written after the first epoch, then at most every
-    `interval` seconds, and after the last epoch; all randomness is addressed by epoch and batch, so whatever a crash
-    takes away is computed again, equal. Of several processes the first one writes.
+    wins); those whose validation loss is not finite are never the best. The last weights, the metrics and the resumable
+    state are written after the first epoch, then at most every `interval` seconds, and after the last epoch; all
+    randomness is addressed by epoch and batch, so whatever a crash takes away is computed again, equal. Of several
+    processes the first one writes.
     """
 
     def __init__(self, run: Run, header: Callable[[], Header], interval: float) -> None:
@@ -101,6 +102,8 @@ class Keeper(pl.Callback):
 
     def _keep_best(self, trainer: pl.Trainer, module: Trainable, epoch: int) -> None:
         for name, (loss, value) in module.validated.items():
+            if not math.isfinite(loss):
+                continue
             if (0.0 if math.isnan(value) else value, -loss) > (self.best["value"], -self.best["loss"]):
                 self.best = {"value": value, "loss": loss, "epoch": epoch, "weights": name}
                 metrics = {f"val_{module.task.metric}": value, "val_loss": loss}

@@ -74,7 +74,17 @@ def fit(
 
     steps = math.ceil(len(train_loader) / recipe.accumulate) * recipe.epochs
     module = Trainable(
-        model, task, recipe, classes, steps=steps, seed=seed, compile=compile, weight=weight, names=names, say=say
+        model,
+        task,
+        recipe,
+        classes,
+        steps=steps,
+        seed=seed,
+        compile=compile,
+        weight=weight,
+        images=len(train_loader.dataset),  # type: ignore[arg-type]
+        names=names,
+        say=say,
     )
     interrupt = Interrupt(console)
     extra: list[pl.Callback] = [interrupt, *(callbacks or [])]

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from mixwise.errors import UsageError
 from mixwise.tasks import Task
 from mixwise.training.alarm import Alarm, DivergenceError, advice
 from mixwise.training.memory import Portion, is_out_of_memory
-from mixwise.training.optim import adamw, warmup_cosine
+from mixwise.training.optim import adamw, effective_batch, warmup_cosine
 
 Batch = tuple[Tensor, Tensor, Tensor]
 """Pictures (b, c, h, w), labels, indices (b,)."""
@@ -50,6 +51,7 @@ class Trainable(pl.LightningModule):
     Args:
         steps: optimiser steps of the whole training, for the learning-rate curve.
         weight: (classes,) as `Task.loss` takes it.
+        images: training pictures of an epoch.
         names: of the training pictures, to tell which of them hold numbers that are not finite.
         say: prints a sentence.
 
@@ -69,6 +71,7 @@ class Trainable(pl.LightningModule):
         seed: int,
         compile: bool,
         weight: Tensor | None = None,
+        images: int,
         names: Sequence[str] = (),
         say: Callable[[str], None] = print,
     ) -> None:
@@ -79,6 +82,7 @@ class Trainable(pl.LightningModule):
         self.recipe = recipe
         self.steps = steps
         self.seed = seed
+        self.images = images
         self.names = names
         self.register_buffer("weight", weight, persistent=False)
         self.frozen = freeze(model) if recipe.freeze == "backbone" else []
@@ -109,7 +113,7 @@ class Trainable(pl.LightningModule):
         return self
 
     def configure_optimizers(self) -> Any:
-        batch = self.recipe.batch_size * self.recipe.accumulate * self.trainer.world_size
+        batch = effective_batch(self.recipe, self.trainer.world_size, self.images)
         fused = self.trainer.precision != "16-mixed"  # the fp16 scaler must unscale before gradients are clipped
         optimizer = adamw(self.model, self.recipe.optimizer, batch, fused=fused)
         return [optimizer], [warmup_cosine(optimizer, self.steps, self.recipe.warmup)]
@@ -203,11 +207,14 @@ class Trainable(pl.LightningModule):
         first, kind = found
         pairs = [pair for _, (images, _, indices) in self.window for pair in zip(images, indices, strict=True)]
         bad = [self.names[int(i)] for image, i in pairs if self.names and not bool(image.isfinite().all())]
-        what = advice(kind, lr=self.recipe.optimizer.lr, fp16=self.trainer.precision == "16-mixed", names=bad)
         raise DivergenceError(
             f"training diverged in epoch {self.current_epoch + 1}, step {first}: values of the {kind} are not finite "
-            f"numbers. {what}"
+            f"numbers. {self._advice(kind, bad)}"
         )
+
+    def _advice(self, kind: str, names: list[str]) -> str:
+        fp16 = self.trainer.precision == "16-mixed"
+        return advice(kind, lr=self.recipe.optimizer.lr, fp16=fp16, names=names)
 
     def _agree_on_buffers(self) -> None:
         """Running statistics as the mean over all processes, each of which saw other pictures."""
@@ -225,8 +232,14 @@ class Trainable(pl.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         self.validated = {name: self.take(name) for name in self.candidates()}
-        self.log(f"val_{self.task.metric}", max(value for _, value in self.validated.values()))
-        self.log("val_loss", min(loss for loss, _ in self.validated.values()))
+        finite = [(loss, value) for loss, value in self.validated.values() if math.isfinite(loss)]
+        if not finite:
+            raise DivergenceError(
+                f"training diverged in epoch {self.current_epoch + 1}: its validation loss is not a finite number. "
+                + self._advice("loss", [])
+            )
+        self.log(f"val_{self.task.metric}", max(value for _, value in finite))
+        self.log("val_loss", min(loss for loss, _ in finite))
 
     def candidates(self) -> dict[str, nn.Module]:
         """The weights that may be kept: as trained, and averaged."""

@@ -7,7 +7,12 @@ from torch import nn
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 
-from mixwise.config import Optimizer
+from mixwise.config import Optimizer, Recipe
+
+
+def effective_batch(recipe: Recipe, devices: int, images: int) -> int:
+    """Pictures of an optimiser step, over all devices: never more than the `images` of an epoch."""
+    return min(recipe.batch_size * recipe.accumulate * devices, images)
 
 
 def scaled_lr(config: Optimizer, batch: int) -> float:

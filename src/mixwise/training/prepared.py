@@ -14,7 +14,7 @@ from mixwise.model import Model
 from mixwise.tasks import task
 from mixwise.training.balance import balance_line
 from mixwise.training.loop import quieten
-from mixwise.training.optim import scaled_lr
+from mixwise.training.optim import effective_batch, scaled_lr
 from mixwise.training.workers import fitting_workers
 
 
@@ -89,7 +89,7 @@ def announce(console: Console, prepared: Prepared) -> None:
     model, config, precision = prepared.model, prepared.config, prepared.precision
     recipe, images = config.recipe, len(prepared.train_set)
     count = sum(p.numel() for p in model.parameters())
-    batch = recipe.batch_size * recipe.accumulate * config.devices
+    batch = effective_batch(recipe, config.devices, images)
     lr = scaled_lr(recipe.optimizer, batch)
     size = f"{config.preprocess.image[0]}×{config.preprocess.image[1]} pixels"
     alone = ", only the head is trained" if recipe.freeze == "backbone" else ""
@@ -100,8 +100,11 @@ def announce(console: Console, prepared: Prepared) -> None:
         f"recipe   {recipe.name}: {recipe.epochs} epochs of {images} images, batch {batch}, "
         f"learning rate {lr:.2g} (= {recipe.optimizer.lr:g} × {batch}/{recipe.optimizer.lr_batch})"
     )
-    if images < batch:
-        lines.append(f"         the set is smaller than a batch: each epoch is one step with all {images} images")
+    wanted = recipe.batch_size * recipe.accumulate * config.devices
+    if images < wanted:
+        lines.append(
+            f"         the set is smaller than a batch of {wanted}: each epoch is one step with all {images} images"
+        )
     if recipe.balance != "none":
         labels = prepared.train_set.items.labels
         lines.append(f"balance  {balance_line(recipe, task(config.task), labels, config.classes)}")

@@ -56,6 +56,13 @@ class Run:
             raise MixwiseError(f"{run.folder} is not a run folder: it has no config.toml")
         return run
 
+    @property
+    def begun(self) -> bool:
+        """Whether a training was started in it: there is more than what is written before the first step."""
+        return any(
+            path not in (self.config_file, self.verdicts_file, self.labels_file) for path in self.folder.iterdir()
+        )
+
     def write_config(self, config: Train) -> None:
         """Write config.toml."""
         write_text(self.config_file, config.to_toml())
@@ -104,5 +111,6 @@ def usable_state(run: Run, console: Console) -> Path | None:
             continue
         console.print(f"going on after epoch {epoch} ({state.name})", highlight=False)
         return state
-    console.print("no state was saved yet: starting from the first epoch", highlight=False)
+    if run.begun:
+        console.print("no state was saved yet: starting from the first epoch", highlight=False)
     return None

@@ -3,6 +3,7 @@
 import hashlib
 import importlib.metadata
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -50,7 +51,12 @@ def versions() -> dict[str, str]:
 
 
 def save(path: Path, state: Mapping[str, Tensor], header: Header) -> None:
-    """Write weights and header to `path` in one step: a crash leaves the old file."""
+    """Write weights and header to `path` in one step: a crash leaves the old file.
+
+    Metrics that are not finite are left out, since JSON has no such numbers.
+    """
+    finite = {name: value for name, value in header.metrics.items() if math.isfinite(value)}
+    header = header.model_copy(update={"metrics": finite})
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     with replacing(path) as temporary:
         save_file(tensors, temporary, metadata={KEY: header.to_json()})
