@@ -68,3 +68,9 @@ def test_the_shipped_recipe_is_what_would_be_chosen(tmp_path):
     own = {"name": chosen.recipe.name, "epochs": chosen.recipe.epochs}  # epochs follow the number of pictures
     assert by_file.recipe.model_copy(update=own) == chosen.recipe
     assert (by_file.model, by_file.preprocess) == (chosen.model, chosen.preprocess)
+
+
+@pytest.mark.parametrize("wrong", [{"recipe.foo": 1}, {"recipe.optimizer.lr": -1}, {"recipe.balance": "both"}])
+def test_wrong_settings_are_refused_before_the_pictures_are_looked_at(tmp_path, wrong):
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        plan(tmp_path / "nothing is here", wrong, Console(quiet=True))

@@ -31,6 +31,7 @@ def plan(
     _refuse(settings)
     given = {k.removeprefix("data."): v for k, v in settings.items() if k.startswith("data.")}
     data = Data.parse({"source": located(source)} | given)
+    _try_out(settings, data)
     names = None if labels is None else read_labels(labels)
     whole = discover(
         data.source,
@@ -73,6 +74,14 @@ def plan(
     if start is not None:
         base = base.model_copy(update={"pretrained": start.source, "pretrained_hash": start_hash(start)})
     return catalog, base.changed({k: v for k, v in settings.items() if k not in ("model", "pretrained")})
+
+
+def _try_out(settings: dict[str, Any], data: Data) -> None:
+    """Refuse settings that no pictures could make right before the pictures are looked at, which may take minutes."""
+    pre = Preprocess(image=(8, 8), mean=(0.5,) * 3, std=(0.5,) * 3)
+    later = ("model", "pretrained", "preprocess.")
+    tried = {name: value for name, value in settings.items() if not name.startswith(later)}
+    Train(model="", classes=("",), data=data, preprocess=pre, recipe=Recipe()).changed(tried)
 
 
 def _refuse(settings: dict[str, Any]) -> None:
