@@ -1,7 +1,7 @@
 """Real pictures for the data tests, from MIXWISE_SHARED (default: ../shared beside the project)."""
 
 import os
-import tarfile
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +16,7 @@ def unpack(name: str, into: Path) -> Path:
     pack = SHARED / "data" / name
     if not pack.is_file():
         pytest.skip(f"{pack} is not there: set MIXWISE_SHARED to the folder that holds data/{name}")
-    with tarfile.open(pack) as tar:
-        tar.extractall(into, filter="data")
+    shutil.unpack_archive(pack, into)
     return next(into.iterdir())
 
 
