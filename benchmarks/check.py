@@ -91,9 +91,10 @@ def main() -> None:
             times["check"].append(timed(partial(checking, workers=workers, progress=progress)))
             times["decode"].append(timed(decoding))
         ends = {what: sum(rows) / 2 for what, rows in times.items()}
-        for what, (wall, processor) in ends.items():
+        for what, row in ends.items():
+            wall, processor = np.asarray(row)
             print(f"{what:8s}{1000 * wall / files:.2f} ms a file, processor {1000 * processor / files:.2f} ms")
-        wall, processor = ends["decode"] / ends["check"]
+        wall, processor = np.divide(ends["decode"], ends["check"])
         print(f"check runs at {wall:.0%} of the speed of decoding (processor time: {processor:.0%})")
         print(f"largest memory {memory():.0f} MB; before the first picture {before:.0f} MB")
 

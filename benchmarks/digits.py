@@ -33,7 +33,7 @@ def accuracy(mixer: str, form: str, seed: int, epochs: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         train("digits", model=f"{mixer}_nano", out=out, seed=seed, epochs=epochs, changes=changes)
-        return evaluate(out, "digits").scores.top1
+        return evaluate(out, "digits").scores.value
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from mixwise.device import has_native_bf16
+from mixwise.model import Model
 from mixwise.models import list_models, model_config
 from mixwise.weights import convert_state
 from mixwise.weights.mapping import FORMATS, Format
@@ -34,7 +35,7 @@ def form_of(name: str) -> Format:
     )
 
 
-def both(name: str) -> tuple[nn.Module, nn.Module]:
+def both(name: str) -> tuple[nn.Module, Model]:
     """(timm's model, ours) with the same weights."""
     theirs, form = timm.create_model(name).eval(), form_of(name)
     with torch.no_grad():
@@ -76,7 +77,9 @@ def main() -> None:
         theirs, ours = both(name)
         fused = ours.reparameterize()
         for dtype in (torch.float32, torch.bfloat16) if has_native_bf16() else (torch.float32,):
-            models = {k: m.to(dtype) for k, m in {"timm": theirs, "mixwise": ours, "fused": fused}.items()}
+            models: dict[str, nn.Module] = {
+                k: m.to(dtype) for k, m in {"timm": theirs, "mixwise": ours, "fused": fused}.items()
+            }
             for batch in arguments.batches:
                 x = torch.randn(batch, 3, 224, 224).to(dtype)
                 with torch.inference_mode():

@@ -20,6 +20,7 @@ from rich.console import Console
 from mixwise import Predictor, evaluate, train
 from mixwise.data import discover
 from mixwise.prediction import find_images
+from mixwise.tasks.classify import ClassScores
 
 
 def lay_out(data: str, foreign: list[str], root: Path) -> None:
@@ -35,7 +36,7 @@ def lay_out(data: str, foreign: list[str], root: Path) -> None:
             if isinstance(source, np.ndarray):
                 Image.fromarray(source).save(f"{file}.png")
             else:
-                shutil.copy(source, file)
+                shutil.copy(str(source), file)
 
 
 def answered(predictor: Predictor, folder: Path) -> tuple[int, float]:
@@ -65,6 +66,7 @@ def main() -> None:
             options = {"image": args.image_size, "epochs": args.epochs, "seed": seed}
             run = train(root / "known", out=root / "run", console=Console(quiet=True), **options).run
             scores = evaluate(run, root / "test", reject="stored").scores
+            assert isinstance(scores, ClassScores)
             predictor = Predictor(run, reject="stored")
             asked = [answered(predictor, place) for place in (root / "test", root / "foreign", *args.others)]
             shares = "  ".join(f"{share:.1%} of {count}" for count, share in asked)

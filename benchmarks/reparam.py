@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mixwise.blocks import Branch
+from mixwise.config import BackboneConfig
 from mixwise.mixers import Mixer
 from mixwise.models import create_model, model_config
 from mixwise.norms import TokenBatchNorm
@@ -107,6 +108,7 @@ class PlainNet(nn.Module):
         for i, stage in enumerate(self.stages):
             if i:
                 x = F.relu(self.embeds[i - 1](x))
+            assert isinstance(stage, nn.ModuleList)
             for unit in stage:
                 x = unit(x)
         return self.head(F.adaptive_avg_pool2d(self.head_norm(x), 1).flatten(1))
@@ -144,6 +146,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.manual_seed(0)
     config = model_config(arguments.model)
+    assert isinstance(config, BackboneConfig)
     trained = create_model(arguments.model).eval()
     shuffle(trained)
     fused = trained.reparameterize()

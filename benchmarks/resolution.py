@@ -23,13 +23,19 @@ from mixwise.config import Augment, Optimizer, Preprocess, Recipe
 from mixwise.data import Catalog, ImageDataset, Items, evaluation_transform, loader, training_transform
 from mixwise.device import Precision
 from mixwise.mixers import MIXERS
+from mixwise.mixers.base import ResizeMethod
 from mixwise.model import Model, build
 from mixwise.models import create_model
 from mixwise.tasks import task
 from mixwise.training.choose import plan
 from mixwise.training.loop import fit
 
-METHODS = {"token_mlp": ["expand"], "linear": ["expand"], "spatial_gate": ["expand"], "repmlp": ["smooth"]}
+METHODS: dict[str, list[ResizeMethod]] = {
+    "token_mlp": ["expand"],
+    "linear": ["expand"],
+    "spatial_gate": ["expand"],
+    "repmlp": ["smooth"],
+}
 """Besides each mixer's own choice, where the size allows it."""
 
 
@@ -66,6 +72,7 @@ class Bench:
             seed=self.seed,
             device="cpu",
             precision=Precision("fp32", ""),
+            console=Console(),
             interval=epochs,
         )
         return model.eval()
@@ -113,7 +120,8 @@ def main() -> None:
         model = create_model(f"{mixer}_nano", image=a.image, patch=(a.patch, a.patch), **settings)
         bench.fit(model, a.image, a.epochs)
         base = f"{bench.accuracy(model, a.image):.1%}"
-        for method in ["auto", *METHODS.get(mixer, [])]:
+        methods: list[ResizeMethod] = ["auto", *METHODS.get(mixer, [])]
+        for method in methods:
             cells = [mixer if method == "auto" else f"{mixer} {method}", base]
             for size in a.sizes:
                 if method == "expand" and size % a.image:

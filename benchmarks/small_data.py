@@ -16,6 +16,7 @@ import json
 import platform
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytorch_lightning as pl
@@ -23,6 +24,7 @@ import torch
 import torchvision
 from rich.console import Console
 from torch import nn
+from torch.utils.data import DataLoader
 
 from mixwise.config import Train
 from mixwise.data import ImageDataset, evaluation_transform, loader, training_transform
@@ -69,19 +71,21 @@ def make(name: str, config: Train) -> nn.Module:
     return model.to(memory_format=torch.channels_last)
 
 
-def run(name: str, config: Train, loaders: tuple, epochs: int, interval: int, verbose: bool) -> Watch:
+def run(name: str, config: Train, loaders: Sequence[DataLoader], epochs: int, interval: int, verbose: bool) -> Watch:
     """Train once for so many epochs."""
     watch = Watch(verbose)
     device = choose_device(config.device)
     fit(
         make(name, config),
-        *loaders,
+        loaders[0],
+        loaders[1],
         config.recipe.model_copy(update={"epochs": epochs}),
         task=task(config.task),
         classes=len(config.classes),
         seed=config.seed,
         device=device,
         precision=choose_precision(config.precision, device),
+        console=Console(),
         callbacks=[watch],
         interval=interval,
     )

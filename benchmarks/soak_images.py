@@ -22,9 +22,11 @@ import sys
 import time
 import zlib
 from pathlib import Path
+from typing import Literal
 
 SECONDS = 10
 BYTES = 10**9
+CHANNELS: tuple[Literal[1, 3, 4], ...] = (1, 3, 4)
 NUMBERS = (
     0,
     1,
@@ -108,7 +110,7 @@ def read_files(folder: Path) -> list[bytes]:
     return [path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix != ".json"]
 
 
-def read(data: bytes, channels: int) -> str:
+def read(data: bytes, channels: Literal[1, 3, 4]) -> str:
     """Read a picture as evaluation and as training do; "read", or the reason why not."""
     from mixwise.config import Augment, Preprocess
     from mixwise.data import BadImage, decode, evaluation_transform, training_transform
@@ -136,7 +138,7 @@ def child(folder: Path, seed: int, start: int, count: int) -> None:
         Path("/proc/self/clear_refs").write_text("5")
         began = time.process_time()
         try:
-            outcome = read(data, (1, 3, 4)[number % 3])
+            outcome = read(data, CHANNELS[number % 3])
         except BaseException as error:
             outcome = f"CRASH {type(error).__name__}: {error}"
         status = Path("/proc/self/status").read_text()
@@ -169,10 +171,10 @@ def soak(folder: Path, seed: int, count: int, keep: Path | None) -> int:
                 continue
             outcome = record["outcome"]
             slowest, largest = max(slowest, record["seconds"]), max(largest, record["bytes"])
-            if record["seconds"] > SECONDS:
-                outcome = f"HANG for {record['seconds']:.0f} s"
-            elif record["bytes"] > BYTES:
+            if record["bytes"] > BYTES:
                 outcome = f"MEMORY {record['bytes'] / 1e9:.2f} GB ({outcome})"
+            elif record["seconds"] > SECONDS:
+                outcome = f"HANG for {record['seconds']:.0f} s"
             outcomes[outcome.split()[0] if outcome[0].isupper() else outcome] += 1
             if outcome[0].isupper():
                 findings.append((current, outcome))

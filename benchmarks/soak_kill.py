@@ -79,7 +79,8 @@ def soak(folder: Path, *, kills: int, seed: int, workers: int = 0) -> tuple[str,
     start = time.monotonic()
     child("unbroken").join()
     an_epoch = (time.monotonic() - start) / epochs
-    draws, done = random.Random(seed), []
+    draws = random.Random(seed)
+    done: list[int] = []
     while len(done) < kills:
         process = child("killed")
         _wait(Run(folder / "killed").state, draws.randint(0, MOST), draws.uniform(0, 2 * an_epoch), process)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import timm
 import torch
 import torch.nn.functional as F
+from rich.console import Console
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -125,8 +126,18 @@ def loop_overhead(batch: int, repeats: int, batches: int = 8) -> None:
 
     def whole() -> None:
         one = DataLoader(Repeated(images[:1], target[:1], 1), batch_size=None)
-        settings = {"task": task("classify"), "classes": 1000, "seed": 0, "device": "cpu", "precision": precision}
-        fit(mixer_s16(), data, one, recipe, **settings)
+        fit(
+            mixer_s16(),
+            data,
+            one,
+            recipe,
+            task=task("classify"),
+            classes=1000,
+            seed=0,
+            device="cpu",
+            precision=precision,
+            console=Console(),
+        )
 
     seconds = interleaved({"bare": bare, "whole": whole}, repeats)
     print(f"\nloop, mixer_s16 at batch {batch}, {batches} steps, {precision.name}, median of {repeats}")

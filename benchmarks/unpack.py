@@ -6,7 +6,7 @@
 ORL faces are split by image within each person: shots 1–7 train, 8–10 val. Fashion-MNIST: its test part becomes val.
 """
 
-import sys
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,11 @@ def write(folder: Path, split: str, label: str, name: str, pixels: np.ndarray) -
 
 def main() -> None:
     """Read the pack, write the folders."""
-    pack, folder = np.load(sys.argv[1], allow_pickle=False), Path(sys.argv[2])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pack", type=Path)
+    parser.add_argument("folder", type=Path)
+    arguments = parser.parse_args()
+    pack, folder = np.load(arguments.pack, allow_pickle=False), arguments.folder
     if "subject" in pack:
         for pixels, subject, shot in zip(pack["image"], pack["subject"], pack["shot"], strict=True):
             write(folder, "train" if shot <= 7 else "val", f"person{subject:02d}", f"{shot:02d}", pixels)
