@@ -36,7 +36,7 @@ def read(data, channels):
     if number == 3:
         os.kill(os.getpid(), signal.SIGSEGV)
     if number == 4:
-        time.sleep(60)
+        time.sleep(600)
     if number == 5:
         b"x" * 1_100_000_000
     return "read"
@@ -47,7 +47,7 @@ def read(data, channels):
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 def test_the_soak_test_sees_harm(odd_images: Path, tmp_path: Path):
     """With a decoder that raises, dies, hangs and takes too much memory."""
-    script = SCRIPT.read_text(encoding="utf-8").replace("SECONDS = 10\n", "SECONDS = 2\n")
+    script = SCRIPT.read_text(encoding="utf-8").replace("SECONDS = 10\n", "SECONDS = 3\n")
     place = tmp_path / "soak_images.py"
     place.write_text(f"import itertools\n{script}".replace("if __name__", FAULTY + "if __name__"), encoding="utf-8")
     command = [sys.executable, str(place), str(odd_images), "--count", "7", "--keep", str(tmp_path / "kept")]
