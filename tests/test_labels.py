@@ -244,4 +244,4 @@ def test_names_that_lines_cannot_hold(tmp_path: Path):
         as_lines(names)
     assert difference(("a", "c"), ("a", "b")) == "other names: c only there; b only in the model"
     write_labels(tmp_path / "l.json", ("猫", "x\ny"))
-    assert read_labels(tmp_path / "l.json").names == ("猫", "x\ny")
+    assert read_labels(tmp_path / "l.json").names == ("猫", "x\\ny"), "as a data set with that name is read"

@@ -12,7 +12,7 @@ from mixwise.errors import UsageError
 from mixwise.tasks import TASKS, calibration_error, decide, task
 from mixwise.tasks.calibration import FEW, bins
 from mixwise.tasks.decide import fit_temperature
-from mixwise.tasks.intervals import bootstrap
+from mixwise.tasks.intervals import bootstrap, share_interval
 from mixwise.tasks.ranking import Ranking, best_threshold
 
 CLASSIFY, MULTILABEL = task("classify"), task("multilabel")
@@ -188,6 +188,14 @@ def test_interval_of_an_accuracy_is_that_of_the_binomial_and_repeats():
     assert interval == bootstrap(400, lambda counts: counts @ right / 400)
     assert interval != bootstrap(400, lambda counts: counts @ right / 400, seed=1)
     assert all(map(np.isnan, bootstrap(3, lambda counts: float("nan"))))
+
+
+def test_interval_of_an_accuracy_without_mistakes_has_a_width():
+    some = np.arange(400) < 300
+    assert share_interval(some) == bootstrap(400, lambda counts: counts @ some / 400)
+    (low, high), (least, most) = share_interval(np.ones(4)), share_interval(np.zeros(4))
+    assert (low, high) == pytest.approx(stats.binomtest(4, 4).proportion_ci(method="wilson"))
+    assert (least, most) == pytest.approx(stats.binomtest(0, 4).proportion_ci(method="wilson"))
 
 
 def drawn(name, wrong, count=4000):

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
-from mixwise.errors import UsageError
+from mixwise.errors import UsageError, printable
 from mixwise.files import write_text
 
 SUFFIXES = (".txt", ".json", ".csv")
@@ -18,6 +19,15 @@ SUFFIXES = (".txt", ".json", ".csv")
 
 _NUMBER = ("index", "number", "idx", "class_index")
 _NAME = ("name", "class", "class_name", "label", "label_name")
+
+
+def class_name(text: str) -> str:
+    """A name as it is compared and printed: composed (a Mac writes é as two characters), without control characters.
+
+    >>> class_name("cafe\\u0301\\x1b")
+    'café\\\\x1b'
+    """
+    return printable(normalize("NFC", text))
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,7 @@ def read_labels(path: str | Path) -> LabelMap:
         pairs = _from_table(text, path)
     else:
         pairs = _from_lines(text)
+    pairs = [(class_name(word), class_name(name)) for word, name in pairs]
     names = [name for _, name in pairs]
     twice = [name for name, count in Counter(names).items() if count > 1]
     if not names or "" in names:

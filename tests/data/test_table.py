@@ -8,6 +8,7 @@ import pytest
 
 from mixwise.data import Catalog, discover
 from mixwise.errors import UsageError
+from mixwise.labels import read_labels
 
 
 @pytest.fixture
@@ -46,6 +47,23 @@ def message(path: Path) -> str:
 
 
 ABC = "a/b/a/b/a/b/a/b/a/b"
+
+
+def test_names_are_compared_composed_and_without_control_characters(root: Path):
+    decomposed = "cafe\u0301"
+    text = lines("/".join([decomposed, "café", "\x1b[31mred"] + ["café"] * 7))
+    catalog = discover(write(root, text))
+    assert catalog.classes == ("\\x1b[31mred", "café")
+    assert counts(catalog)["train"]["café"] == 7
+    (root / "labels.txt").write_text(f"{decomposed}\n\x1b[31mred\n", encoding="utf-8")
+    assert read_labels(root / "labels.txt").names == ("café", "\\x1b[31mred")
+
+
+def test_a_table_beside_folders_is_named(root: Path):
+    table = write(root, lines(ABC))
+    assert any(f"give {table} instead" in note for note in discover(root).notes)
+    table.unlink()
+    assert not any("instead" in note for note in discover(root).notes)
 
 
 @pytest.mark.parametrize("titles", ["path,label", "Image Path,Class", "FILENAME,category", "label,whatever", "img,y"])

@@ -64,6 +64,13 @@ def test_a_val_split_that_is_not_used_is_told(draw, learn):
     assert learn(data.parent, out="own", **given)[1].count(told) == 1
     assert told not in learn(data.parent, out="silent", **{"recipe.epochs": 1})[1]
     assert told not in learn(data, out="used", **given)[1]
+    both = given | {"data.split_seed": 3}
+    assert "val_split and split_seed are not used" in learn(data.parent, out="both", **both)[1]
+
+
+def test_one_class_is_counted_as_one(draw, learn):
+    _, said = learn(draw("data", a=8), **{"recipe.epochs": 1})
+    assert ": 1 class, " in said
 
 
 def test_tr13_the_baseline_stands_beside_the_accuracy(draw, learn):
@@ -95,7 +102,7 @@ def test_tr14_one_class_for_everything_is_said(draw, learn):
 def test_a_first_validation_without_error_is_suspected(draw, learn):
     data = draw("data", noise=0.0, a=100, b=100)
     _, said = learn(data, **{"recipe.augment.scale": 1, "recipe.augment.shift": 0, "recipe.ema": 0.0})
-    assert said.count("the first validation reached 100 % accuracy") == 1
+    assert said.count("the first validation, after epoch 1, reached 100 % accuracy") == 1
     _, said = learn(draw("noise", noise=1.0, a=100, b=100), out="other")
     assert "first validation" not in said
 

@@ -77,10 +77,11 @@ def _print(result: "Check") -> None:
 
 
 def _print_summary(data: str, s: "Summary") -> None:
+    from mixwise.data.listing import counted
+
     readable = sum(s.pictures.values())
-    out.print(
-        f"data     {escape(data)}: {readable:,} pictures that can be read, {len(s.classes)} classes\n", highlight=False
-    )
+    classes = counted(len(s.classes), "class")
+    out.print(f"data     {escape(data)}: {readable:,} pictures that can be read, {classes}\n", highlight=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("class")
     for split in s.splits:

@@ -10,6 +10,7 @@ from mixwise.data.catalog import Catalog, Items
 from mixwise.data.layouts import read_listing
 from mixwise.data.listing import Listing, Row, counts, held_out, listed, to_items
 from mixwise.errors import UsageError, unknown
+from mixwise.labels import class_name
 
 SPLIT_ORDER = ("train", "val", "test")
 
@@ -77,13 +78,19 @@ def discover(
 
 
 def _for_task(listing: Listing, where: str, task: str | None) -> Listing:
-    """The listing with every picture labelled as the task needs it."""
+    """The listing with every picture labelled as the task needs it, and names as they are compared."""
     bare = [row.name for row in listing.rows if row.labels is None]
     if bare:
         raise UsageError(f"{where} says nothing about the labels of {len(bare)} pictures: {listed(bare, 3)}")
     if listing.several and task == "classify":
         raise UsageError(f"{where} has any number of labels a picture, and the model gives exactly one")
-    return replace(listing, several=listing.several or task == "multilabel")
+    written = {name for row in listing.rows for name in row.labels or ()}.union(listing.order)
+    names = {name: class_name(name) for name in written}
+    rows, order = listing.rows, listing.order
+    if any(name != cleaned for name, cleaned in names.items()):
+        rows = [replace(row, labels=tuple(dict.fromkeys(names[n] for n in row.labels or ()))) for row in rows]
+        order = tuple(dict.fromkeys(names[name] for name in order))
+    return replace(listing, rows=rows, order=order, several=listing.several or task == "multilabel")
 
 
 def _renamed(listing: Listing, rename: Mapping[str, str]) -> tuple[Listing, tuple[tuple[str, str], ...]]:

@@ -5,11 +5,11 @@ import os
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from unicodedata import normalize
 
 from mixwise.data.builtin import BUILTIN
 from mixwise.data.listing import SPLITS, Listing, Row, kinds, listed, split_name
 from mixwise.errors import UsageError, printable
+from mixwise.labels import class_name
 
 # fmt: off
 IMAGE_EXTENSIONS = frozenset([
@@ -147,7 +147,7 @@ def _read_classes_only(root: Path, folders: list[Path], notes: list[str]) -> dic
 def _read_classes(parent: Path, root: Path) -> dict[str, ClassFolder]:
     classes: dict[str, ClassFolder] = {}
     for path in _folders(parent, root):
-        name = printable(normalize("NFC", path.name))  # a Mac writes é as two characters
+        name = class_name(path.name)
         if name in classes:
             raise UsageError(f"{parent} has two folders named {name!r} that differ only in Unicode form: merge them")
         classes[name] = _read_class(path, root)

@@ -154,6 +154,16 @@ def counts(items: Items, classes: int) -> np.ndarray:
     return np.bincount(items.labels, minlength=classes) if items.labels.ndim == 1 else items.labels.sum(axis=0)
 
 
+def counted(count: int, what: str = "picture") -> str:
+    """The number of things with the word for them.
+
+    >>> counted(1), counted(2, "class")
+    ('1 picture', '2 classes')
+    """
+    plural = what + ("es" if what.endswith("s") else "s")
+    return f"{count} {what if count == 1 else plural}"
+
+
 def listed(names: Sequence[str], limit: int = 20) -> str:
     """The first names of a list, and how many more there are."""
     shown = ", ".join(names[:limit])

@@ -11,9 +11,10 @@ import numpy as np
 
 from mixwise.config import Data
 from mixwise.data import Catalog, discover
+from mixwise.data.listing import counted
 from mixwise.errors import UsageError
 from mixwise.files import check_output, check_outside
-from mixwise.screening.findings import Finding, Picture, Seen, counted, find, ordered, pictures
+from mixwise.screening.findings import Finding, Picture, Seen, find, ordered, pictures
 from mixwise.screening.leftovers import Leftovers, leftovers
 from mixwise.screening.near import look_alikes
 from mixwise.screening.scan import Progress, is_file, key, read_verdicts, scan, write_verdicts

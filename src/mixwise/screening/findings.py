@@ -9,6 +9,7 @@ import numpy as np
 
 from mixwise.data import Catalog, Items
 from mixwise.data.layout import SPLITS
+from mixwise.data.listing import counted, listed
 from mixwise.screening.verdict import Verdict
 
 TINY = 5
@@ -194,22 +195,6 @@ def _sizes(names: Sequence[str], counts: np.ndarray, total: int) -> Iterator[Fin
         share = counts[many] / total
         action = f"runs as they are: look at the recall of each class; always saying {names[many]} is right {share:.0%}"
         yield Finding("imbalance", "warning", 1, text + f"{counts[few]}", action)
-
-
-def listed(names: Sequence[str], limit: int = 8) -> str:
-    """Names, the first few and a count."""
-    shown = ", ".join(names[:limit])
-    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
-
-
-def counted(count: int, what: str = "picture") -> str:
-    """The number of things with the word for them.
-
-    >>> counted(1), counted(2, "class")
-    ('1 picture', '2 classes')
-    """
-    plural = what + ("es" if what.endswith("s") else "s")
-    return f"{count} {what if count == 1 else plural}"
 
 
 def _names(groups: Sequence[Sequence[Picture]]) -> tuple[tuple[str, ...], ...]:

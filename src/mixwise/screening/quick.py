@@ -11,15 +11,14 @@ from rich.progress import Progress
 
 from mixwise.config import Data
 from mixwise.data import Catalog, Items
+from mixwise.data.listing import counted, listed
 from mixwise.errors import MixwiseError, printable
 from mixwise.screening.findings import (
     Finding,
     Seen,
     bad_pictures,
     class_counts,
-    counted,
     find,
-    listed,
     pictures,
     without_bad,
 )

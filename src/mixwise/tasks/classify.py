@@ -15,7 +15,7 @@ from torchmetrics.functional import classification as metrics
 from mixwise.config import Decision
 from mixwise.tasks.base import Mistake, Table, Task, text
 from mixwise.tasks.calibration import Bin, bins, calibration_error
-from mixwise.tasks.intervals import bootstrap
+from mixwise.tasks.intervals import share_interval
 
 KEPT = 0.95
 """The share of the right answers that the chosen reject threshold lets through."""
@@ -103,7 +103,7 @@ class Classify(Task):
             images=len(target),
             loss=float(F.nll_loss(probabilities.clamp(min=1e-12).log(), target)),
             top1=float(hits.mean()),
-            interval=bootstrap(len(hits), lambda counts: float(counts @ hits) / len(hits)),
+            interval=share_interval(hits),
             topk=float((probabilities.topk(k, dim=1).indices == target[:, None]).any(dim=1).float().mean()),
             k=k,
             majority=float(confusion.sum(dim=1).max()) / len(target),

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from mixwise.config import Augment, Data, Optimizer, Preprocess, Recipe, Size, Train, VisionConfig, pair
 from mixwise.data import Catalog, Statistics, discover, located, measure
+from mixwise.data.listing import counted
 from mixwise.errors import MixwiseError, UsageError, unknown
 from mixwise.labels import read_labels
 from mixwise.models import presets
@@ -45,11 +46,13 @@ def plan(
     found = folded(whole, data)
     classes = len(found.classes)
     sizes = ", ".join(f"{len(items)} {name} ({class_range(items, classes)})" for name, items in found.splits.items())
-    console.print(f"data     {data.source}: {classes} classes, {sizes}", highlight=False, markup=False)
+    console.print(f"data     {data.source}: {counted(classes, 'class')}, {sizes}", highlight=False, markup=False)
     for note in found.notes:
         console.print(f"         {note}", highlight=False, markup=False)
-    if "data.val_split" in settings and not data.folds and not any(note.startswith("val is ") for note in whole.notes):
-        console.print("         DATA has its own val split: val_split is not used", highlight=False, markup=False)
+    unused = [name for name in ("val_split", "split_seed") if f"data.{name}" in settings]
+    if unused and not data.folds and not any(note.startswith("val is ") for note in whole.notes):
+        what = f"{' and '.join(unused)} {'is' if len(unused) == 1 else 'are'} not used"
+        console.print(f"         DATA has its own val split: {what}", highlight=False, markup=False)
     catalog = screen(found, data, console)
     counts = {name: len(items) for name, items in catalog.splits.items()}
     for split in ("train", "val"):

@@ -79,12 +79,16 @@ class Keeper(pl.Callback):
 
     def kept(self) -> str:
         """What there is of a run that stopped, as a sentence."""
-        found = [read_header(path) for path in (self.run.best, self.run.last) if path.is_file()]
+        found = {path: read_header(path) for path in (self.run.best, self.run.last) if path.is_file()}
         if not found:
             return "Nothing was kept: no epoch was finished"
-        best = f"the best weights so far (epoch {found[0].epoch}, {found[0].weights})"
-        last = f" and those after epoch {found[-1].epoch}" if len(found) > 1 else ""
-        return f"Kept in {self.run.folder}: {best}{last}; --init {self.run.folder} starts from the best"
+        best, last = found.get(self.run.best), found.get(self.run.last)
+        if best is None:
+            epoch = next(iter(found.values())).epoch
+            return f"Kept in {self.run.folder}: the weights after epoch {epoch}; --init {self.run.last} starts from them"
+        said = f"the best weights so far (epoch {best.epoch}, {best.weights})"
+        also = "" if last is None else f" and those after epoch {last.epoch}"
+        return f"Kept in {self.run.folder}: {said}{also}; --init {self.run.folder} starts from the best"
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:

@@ -33,8 +33,9 @@ class Watch(pl.Callback):
         values = {name: value for name, (_, value) in module.validated.items()}
         if self.validations == 1 and max(values.values()) == 1:
             self._warn(
-                f"the first validation reached 100 % {module.task.metric}: either the task is very easy, or the "
-                "answer stands in the pictures (a border, a date, the same picture in train and val)"
+                f"the first validation, after epoch {trainer.current_epoch + 1}, reached 100 % {module.task.metric}: "
+                "either the task is very easy, or the answer stands in the pictures (a border, a date, the same "
+                "picture in train and val)"
             )
         self.below = self.below + 1 if values.get("ema", 1) < values["raw"] - FAR else 0
         if self.below == PATIENCE:

@@ -90,4 +90,13 @@ def _read_folder(path: Path) -> Listing:
     if find_shards(path):
         return read_shards(path)
     tables = split_tables(path, TABLES)
-    return read_split_tables(path, tables) if tables else read_folders(path)
+    if tables:
+        return read_split_tables(path, tables)
+    listing = read_folders(path)
+    beside = [entry for entry in sorted(path.iterdir()) if entry.suffix.lower() in (*TEXT_TABLES, ".parquet", ".pq")]
+    if beside:
+        listing.notes.append(
+            f"classes are the names of folders; {beside[0].name} was not read: where the labels stand in it, give "
+            f"{beside[0]} instead"
+        )
+    return listing
