@@ -17,6 +17,7 @@ from mixwise.cli import app, main
 from mixwise.data.dataset import ImageDataset
 from mixwise.model import Model
 from mixwise.training import workers
+from mixwise.training.keep import Keeper
 from mixwise.training.loop import determined
 from mixwise.training.module import Trainable
 from mixwise.training.run import Run
@@ -55,6 +56,16 @@ def test_tr03_a_rate_of_100_stops_with_a_sentence_and_exit_code_1(draw, tmp_path
     assert "training diverged in epoch 1, step " in message
     assert "Try a lower learning rate (--lr 3.3e+08)" in message
     assert "Traceback" not in message
+
+
+def test_what_was_kept_is_called_what_it_is(draw, learn):
+    run = Run(learn(draw("data", a=8, b=8), **{"recipe.epochs": 1})[0].run)
+    kept = Keeper(run, lambda: info(run.best), 0).kept
+    assert f"the best weights so far (epoch 1, {info(run.best).weights}) and those after epoch 1; --init" in kept()
+    run.best.unlink()
+    assert kept() == f"Kept in {run.folder}: the weights after epoch 1; --init {run.last} starts from them"
+    run.last.unlink()
+    assert kept() == "Nothing was kept: no epoch was finished"
 
 
 @pytest.mark.parametrize("kind", ["pictures", "loss", "gradient"])

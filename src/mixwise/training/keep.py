@@ -82,12 +82,13 @@ class Keeper(pl.Callback):
         found = {path: read_header(path) for path in (self.run.best, self.run.last) if path.is_file()}
         if not found:
             return "Nothing was kept: no epoch was finished"
-        best, last = found.get(self.run.best), found.get(self.run.last)
+        best = found.get(self.run.best)
         if best is None:
             epoch = next(iter(found.values())).epoch
-            return f"Kept in {self.run.folder}: the weights after epoch {epoch}; --init {self.run.last} starts from them"
+            last = self.run.last
+            return f"Kept in {self.run.folder}: the weights after epoch {epoch}; --init {last} starts from them"
         said = f"the best weights so far (epoch {best.epoch}, {best.weights})"
-        also = "" if last is None else f" and those after epoch {last.epoch}"
+        also = "" if self.run.last not in found else f" and those after epoch {found[self.run.last].epoch}"
         return f"Kept in {self.run.folder}: {said}{also}; --init {self.run.folder} starts from the best"
 
     @contextlib.contextmanager
