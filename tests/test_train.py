@@ -232,6 +232,9 @@ def test_tr11_early_stopping_writes_the_end_and_resumes_to_the_same_end(tmp_path
     epochs = len(stopped.read_metrics())
     assert 3 <= epochs < 10
     assert load_file(stopped.last)[1].epoch == epochs
+    before = last_hash(stopped.folder)
+    train(resume=stopped.folder)  # nothing is left to do
+    assert (len(stopped.read_metrics()), last_hash(stopped.folder)) == (epochs, before)
     again = Run(quick(tmp_path / "again", changes=changes).run)
     os.replace(again.previous_state, again.state)
     train(resume=again.folder)

@@ -120,10 +120,17 @@ def fit(
     return module
 
 
-def _patience(recipe: Recipe, task: Task, interval: int) -> EarlyStopping:
+class Patience(EarlyStopping):
+    """Early stopping that stays stopped: a run that is resumed after it came to its end is not trained further."""
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        trainer.should_stop = self.wait_count >= self.patience
+
+
+def _patience(recipe: Recipe, task: Task, interval: int) -> Patience:
     """Stops at validation end, so that it has decided before `Keeper` writes the state of the epoch."""
     on_loss = recipe.patience_on == "loss"
-    return EarlyStopping(
+    return Patience(
         "val_loss" if on_loss else f"val_{task.metric}",
         mode="min" if on_loss else "max",
         min_delta=recipe.min_delta,
