@@ -65,7 +65,8 @@ def fit(
         interval: epochs between validations.
         resume: a state written by `Keeper`, to go on from.
 
-    Raises `KeyboardInterrupt` after Ctrl-C or SIGTERM, `DivergenceError` where numbers are no longer finite.
+    Raises `KeyboardInterrupt` after Ctrl-C or SIGTERM, `DivergenceError` where numbers are no longer finite,
+    `MixwiseError` where the state is of other settings.
     """
     quieten()
 
@@ -113,9 +114,14 @@ def fit(
             trainer.fit(module, train_loader, val_loader, ckpt_path=resume, weights_only=True)
     except SystemExit:  # what Lightning makes of Ctrl-C
         raise KeyboardInterrupt from None
-    except RuntimeError:
+    except (RuntimeError, ValueError) as error:
         if interrupt.asked:  # the signal went to the whole group, and a loader process or another rank was faster
             raise KeyboardInterrupt from None
+        if resume is not None and "state dict" in str(error).replace("_", " "):
+            raise MixwiseError(
+                f"{resume} does not fit the config.toml beside it, which must have been edited since: put it back as "
+                "it was; other settings need a new run, which may start from the weights of this one (--init)"
+            ) from None
         raise
     return module
 
