@@ -248,7 +248,7 @@ def test_a_state_that_the_edited_settings_do_not_fit_is_an_error(edit, draw, lea
     text = run.config_file.read_text()
     assert edit[0] in text
     run.config_file.write_text(text.replace(*edit))
-    with pytest.raises(MixwiseError, match="does not fit the config.toml beside it"):
+    with pytest.raises(MixwiseError, match="does not fit the config"):
         train(resume=run.folder)
 
 
