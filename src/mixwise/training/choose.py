@@ -175,7 +175,7 @@ def _preprocess_of(start: Start) -> dict[str, Any]:
     if not isinstance(config, VisionConfig):
         raise UsageError(f"{config.name} is no model of images")
     own = {"image": config.image, "channels": config.channels}
-    kept = ("mean", "std", "fit", "filter", "crop_pct")
+    kept = ("mean", "std", "fit", "filter", "crop_pct", "background")
     return own if pre is None else own | {name: getattr(pre, name) for name in kept}
 
 
