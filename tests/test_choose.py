@@ -76,12 +76,15 @@ def test_the_shipped_recipe_is_what_would_be_chosen(tmp_path):
         {"recipe.foo": 1},
         {"recipe.optimizer.lr": -1},
         {"recipe.balance": "both"},
+        {"recipe.optimizer.lr": float("inf")},
+        {"recipe.optimizer.betas": [0.9, 1]},
+        {"changes": 5},
         {"preprocess.image": "abc"},
         {"preprocess.image": 1.5, "pretrained": "no such file.safetensors"},
     ],
 )
 def test_wrong_settings_are_refused_before_pictures_and_weights_are_looked_at(tmp_path, wrong):
-    with pytest.raises(UsageError, match=f"{next(iter(wrong))}'"):
+    with pytest.raises(UsageError, match=next(iter(wrong))):
         train(tmp_path / "nothing is here", changes=wrong)
 
 

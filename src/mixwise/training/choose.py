@@ -90,8 +90,9 @@ def check_settings(settings: dict[str, Any]) -> None:
 def _refuse(settings: dict[str, Any]) -> None:
     """Settings that would contradict the pictures, or each other."""
     own = {"image": "preprocess.image", "channels": "preprocess.channels", "classes": "the folders of the pictures"}
+    whole = settings.get("changes")
     for name, place in own.items():
-        if f"changes.{name}" in settings or name in settings.get("changes", {}):
+        if f"changes.{name}" in settings or (isinstance(whole, dict) and name in whole):
             raise UsageError(f"the model's {name} follows {place}; do not set changes.{name}")
     for name, place in {
         "classes": own["classes"],
