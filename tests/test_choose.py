@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from mixwise import UsageError
+from mixwise import UsageError, train
 from mixwise.models import presets
 from mixwise.training.choose import choose_image, choose_model, choose_recipe, plan
 
@@ -70,7 +70,26 @@ def test_the_shipped_recipe_is_what_would_be_chosen(tmp_path):
     assert (by_file.model, by_file.preprocess) == (chosen.model, chosen.preprocess)
 
 
-@pytest.mark.parametrize("wrong", [{"recipe.foo": 1}, {"recipe.optimizer.lr": -1}, {"recipe.balance": "both"}])
-def test_wrong_settings_are_refused_before_the_pictures_are_looked_at(tmp_path, wrong):
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"recipe.foo": 1},
+        {"recipe.optimizer.lr": -1},
+        {"recipe.balance": "both"},
+        {"recipe.optimizer.lr": float("inf")},
+        {"recipe.optimizer.betas": [0.9, 1]},
+        {"changes": 5},
+        {"preprocess.image": "abc"},
+        {"preprocess.image": 1.5, "pretrained": "no such file.safetensors"},
+    ],
+)
+def test_wrong_settings_are_refused_before_pictures_and_weights_are_looked_at(tmp_path, wrong):
     with pytest.raises(UsageError, match=next(iter(wrong))):
-        plan(tmp_path / "nothing is here", wrong, Console(quiet=True))
+        train(tmp_path / "nothing is here", changes=wrong)
+
+
+@pytest.mark.parametrize("mean", [0.5, (0.5, 0.5, 0.5), "grey"])
+def test_a_normalisation_that_fits_no_channel_is_refused(tmp_path, mean):
+    settings = {"model": "pool_nano", "preprocess.mean": mean}
+    with pytest.raises(UsageError, match="mean"):
+        plan(folder(tmp_path, 30, 40, "L"), settings, Console(quiet=True))

@@ -53,6 +53,7 @@ def test_paths_reach_into_tuples_and_free_keywords():
     config = settings().changed({"recipe.optimizer.betas.0": 0.8, "changes.drop_path": 0.3})
     assert config.recipe.optimizer.betas == (0.8, 0.999)
     assert config.changes == {"drop_path": 0.3}
+    assert settings().changed({"changes.options.size": 5}).changes == {"options": {"size": 5}}
     with pytest.raises(UsageError, match="unknown setting 'x'"):
         settings().changed({"recipe.epochs.x": 1})
 

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from mixwise import UsageError, train
 from mixwise.errors import MixwiseError
+from mixwise.training import run as run_module
 from mixwise.training.run import Run
 from mixwise.training.settings import parse_changes
 from mixwise.weights import info, load_file, weights_hash
@@ -232,11 +233,24 @@ def test_tr11_early_stopping_writes_the_end_and_resumes_to_the_same_end(tmp_path
     epochs = len(stopped.read_metrics())
     assert 3 <= epochs < 10
     assert load_file(stopped.last)[1].epoch == epochs
+    before = last_hash(stopped.folder)
+    train(resume=stopped.folder)  # nothing is left to do
+    assert (len(stopped.read_metrics()), last_hash(stopped.folder)) == (epochs, before)
     again = Run(quick(tmp_path / "again", changes=changes).run)
     os.replace(again.previous_state, again.state)
     train(resume=again.folder)
     assert len(again.read_metrics()) == epochs
     assert last_hash(again.folder) == last_hash(stopped.folder)
+
+
+def test_trainings_that_start_at_one_moment_have_folders_of_their_own(tmp_path, monkeypatch):
+    """The second one looked for a free name before the first one made its folder."""
+    monkeypatch.chdir(tmp_path)
+    free = run_module.free_folder
+    names = [free("x"), free("x")]
+    monkeypatch.setattr(run_module, "free_folder", lambda name: names.pop() if names else free(name))
+    made = [Run.create(None, "x", "digits").folder for _ in range(2)]
+    assert [str(folder) for folder in made] == ["runs/x-1", "runs/x-2"]
 
 
 def test_compile_trains(tmp_path, monkeypatch):

@@ -100,6 +100,12 @@ def test_a_failed_write_leaves_the_old_file(file, model, monkeypatch):
     assert list(file.parent.iterdir()) == [file]
 
 
+def test_whoever_may_read_other_files_may_read_the_weights(file, tmp_path):
+    other = tmp_path / "other"
+    other.touch()
+    assert file.stat().st_mode == other.stat().st_mode
+
+
 def test_predictor_needs_preprocessing(file):
     with pytest.raises(MixwiseError, match="carries no preprocessing"):
         mixwise.Predictor(file)

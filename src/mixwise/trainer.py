@@ -19,7 +19,7 @@ from mixwise.screening import screened_before, write_verdicts
 from mixwise.tasks import task
 from mixwise.training.alarm import DivergenceError
 from mixwise.training.balance import class_counts, drawing_weights, loss_weights
-from mixwise.training.choose import fingerprint, plan
+from mixwise.training.choose import check_settings, fingerprint, plan
 from mixwise.training.folds import folded
 from mixwise.training.keep import Keeper
 from mixwise.training.loop import fit, validation_interval
@@ -135,9 +135,10 @@ def begin(
     console: Console,
     labels: str | Path | None = None,
 ) -> tuple[Run, Prepared]:
-    """Choose, build and check everything, then make the run folder; `settings` as `plan` takes them."""
+    """Choose, build and check everything, then make the run folder; `settings` by dotted path."""
     if data is None:
         raise UsageError("which pictures? Give a folder, or the name of built-in data: digits")
+    check_settings(settings)
     start = at_size(read_start(settings), settings.get("preprocess.image"))
     catalog, config = plan(data, settings, console, start, labels)
     prepared = prepare(catalog, config, *initial_model(config, start))

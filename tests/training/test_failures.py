@@ -242,6 +242,16 @@ def test_other_runtime_errors_pass(draw, learn, monkeypatch):
         learn(draw("data", a=20, b=20))
 
 
+@pytest.mark.parametrize("edit", [("ema = 0.5", "ema = 0.0"), ("pool_nano", "pool_tiny")])
+def test_a_state_that_the_edited_settings_do_not_fit_is_an_error(edit, draw, learn):
+    run = Run(learn(draw("data", a=10, b=10), **{"recipe.ema": 0.5})[0].run)
+    text = run.config_file.read_text()
+    assert edit[0] in text
+    run.config_file.write_text(text.replace(*edit))
+    with pytest.raises(MixwiseError, match="does not fit the config"):
+        train(resume=run.folder)
+
+
 @pytest.mark.parametrize("name", ["state.ckpt", "model.safetensors", "last.safetensors", "metrics.csv"])
 def test_a_full_disk_loses_nothing_and_goes_on(name, draw, learn, tmp_path, monkeypatch):
     """The second time that this file is written, there is no room."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mixwise import MixwiseError, UsageError, train
+from mixwise import MixwiseError, UsageError, info, train
 from mixwise.training import processes
 from mixwise.training.run import Run
 from mixwise.weights import load_file, weights_hash
@@ -91,6 +91,20 @@ def test_two_processes_train_one_run_with_equal_weights_and_resume(draw, learn, 
     assert spied()[1]["hashes"]["ema"] == wanted
 
 
+def test_a_process_without_a_readable_validation_picture_takes_part(draw, learn, spied):
+    """The second of two pictures has damage in its middle, which a glance does not see."""
+    draw("data/train", a=4, b=4)
+    data = draw("data/val", a=1, b=1).parent
+    damaged = data / "val" / "b" / "0.png"
+    content = bytearray(damaged.read_bytes())
+    content[content.index(b"IDAT") + 8] ^= 255
+    damaged.write_bytes(content)
+    made, _ = learn(data, devices=2, **{"recipe.epochs": 1, "data.max_bad": 1})
+    first, second = spied()
+    assert first == second
+    assert info(made.run).epoch == 1
+
+
 def test_a_process_that_fails_ends_all_with_its_sentence(importable, tmp_path, monkeypatch):
     (importable / "broken.py").write_text(BROKEN)
     monkeypatch.setattr(processes, "GRACE", 0.1)
@@ -104,4 +118,10 @@ def test_more_devices_than_there_are(draw, learn, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
     with pytest.raises(UsageError, match="devices is 2, and 1 cuda devices are available here"):
         train(draw("data", a=4, b=4), model="pool_nano", out=tmp_path / "run", device="cuda", devices=2)
+    assert not (tmp_path / "run").exists()
+
+
+def test_more_devices_than_validation_pictures(draw, learn, tmp_path):
+    with pytest.raises(UsageError, match="devices is 2, and the val split has 1 for them: take fewer"):
+        learn(draw("data", a=4, b=1), devices=2)
     assert not (tmp_path / "run").exists()

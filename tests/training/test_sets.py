@@ -1,10 +1,12 @@
 """Sets of pictures as people have them: few, one class, unbalanced. Ids are rows of the collected user reports."""
 
+import io
 import json
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from sklearn.metrics import recall_score
 from typer.testing import CliRunner
 
@@ -196,6 +198,20 @@ def test_tr16_weights_of_another_class_count_get_a_new_head(draw, learn):
     assert f"{old.run / 'model.safetensors'}, all but the head, which is new for 2 classes (3 classes there)" in said
     assert info(made.run).classes == ("x", "y")
     assert info(made.run).config.classes == 2
+
+
+def test_init_keeps_how_the_weights_saw_their_pictures(draw, learn, tmp_path):
+    data, turned = draw("data", a=10, b=10), tmp_path / "labels.txt"
+    turned.write_text("b\na\n")
+    own = {"preprocess.background": (1, 2, 3), "preprocess.fit": "pad", "preprocess.crop_pct": 0.9}
+    own |= {"preprocess.filter": "nearest", "preprocess.mean": (0.3,), "preprocess.std": (0.2,)}
+    old = learn(data, **own)[0]
+    text = io.StringIO()
+    changes = {"recipe.epochs": 1}
+    console = Console(file=text, width=300)
+    made = train(data, out=tmp_path / "new", init=old.run, labels=turned, changes=changes, console=console)
+    assert info(made.run).preprocess == info(old.run).preprocess
+    assert "new for 2 classes (the classes stand in another order there)" in text.getvalue()
 
 
 def test_init_at_another_image_size_carries_the_weights_over(draw, learn, tmp_path):

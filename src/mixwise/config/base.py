@@ -77,9 +77,10 @@ class Config(BaseModel):
         for path, value in changes.items():
             *parents, last = path.split(".")
             node: Any = data
+            free = False  # inside `Options`, where any name may stand
             for key in parents:
-                node = node[_key(node, key, path)]
-            free = bool(parents) and parents[-1].split("_")[-1] in ("changes", "options") and isinstance(node, dict)
+                node = node.setdefault(key, {}) if free else node[_key(node, key, path)]
+                free = (free or key.split("_")[-1] in ("changes", "options")) and isinstance(node, dict)
             node[last if free else _key(node, last, path)] = value
         return type(self).parse(data)
 

@@ -1,23 +1,25 @@
 """How to train."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from mixwise.config.base import Config, Options
 from mixwise.config.data import Augment, Data, Preprocess
 
+Share = Annotated[float, Field(ge=0, lt=1)]
+
 
 class Optimizer(Config):
     """AdamW. No weight decay on norms, biases and other 1-d parameters, class tokens and positions."""
 
-    lr: float = Field(default=1e-3, gt=0)
+    lr: float = Field(default=1e-3, gt=0, allow_inf_nan=False)
     """Peak learning rate for a batch of `lr_batch`; scaled linearly to the batch that is used."""
     lr_batch: int = Field(default=64, gt=0)
-    weight_decay: float = Field(default=0.05, ge=0)
+    weight_decay: float = Field(default=0.05, ge=0, allow_inf_nan=False)
     decay_positions: bool = False
     """Positions decay too, as in the published training of the feed-forward-only model, arXiv 2105.02723."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Share, Share] = (0.9, 0.999)
     clip: float = Field(default=1.0, ge=0)
     """Largest gradient norm; 0: no clipping."""
 

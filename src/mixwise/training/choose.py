@@ -28,11 +28,10 @@ def plan(
     """The pictures and the complete settings of a run: chosen where `settings` (by dotted path) leaves them open.
 
     Weights to start from bring their model, image size and normalisation; a file of `labels` brings the classes.
+    `check_settings` has seen the settings.
     """
-    _refuse(settings)
     given = {k.removeprefix("data."): v for k, v in settings.items() if k.startswith("data.")}
     data = Data.parse({"source": located(source)} | given)
-    _try_out(settings, data)
     names = None if labels is None else read_labels(labels)
     whole = discover(
         data.source,
@@ -79,19 +78,21 @@ def plan(
     return catalog, base.changed({k: v for k, v in settings.items() if k not in ("model", "pretrained")})
 
 
-def _try_out(settings: dict[str, Any], data: Data) -> None:
-    """Refuse settings that no pictures could make right before the pictures are looked at, which may take minutes."""
+def check_settings(settings: dict[str, Any]) -> None:
+    """Refuse settings that no pictures could make right, before pictures and weights are looked at for minutes."""
+    _refuse(settings)
     pre = Preprocess(image=(8, 8), mean=(0.5,) * 3, std=(0.5,) * 3)
-    later = ("model", "pretrained", "preprocess.")
+    later = ("model", "pretrained", "preprocess.channels", "preprocess.mean", "preprocess.std")
     tried = {name: value for name, value in settings.items() if not name.startswith(later)}
-    Train(model="", classes=("",), data=data, preprocess=pre, recipe=Recipe()).changed(tried)
+    Train(model="", classes=("",), data=Data(source=""), preprocess=pre, recipe=Recipe()).changed(tried)
 
 
 def _refuse(settings: dict[str, Any]) -> None:
     """Settings that would contradict the pictures, or each other."""
     own = {"image": "preprocess.image", "channels": "preprocess.channels", "classes": "the folders of the pictures"}
+    whole = settings.get("changes")
     for name, place in own.items():
-        if f"changes.{name}" in settings or name in settings.get("changes", {}):
+        if f"changes.{name}" in settings or (isinstance(whole, dict) and name in whole):
             raise UsageError(f"the model's {name} follows {place}; do not set changes.{name}")
     for name, place in {
         "classes": own["classes"],
@@ -175,18 +176,19 @@ def _preprocess_of(start: Start) -> dict[str, Any]:
     if not isinstance(config, VisionConfig):
         raise UsageError(f"{config.name} is no model of images")
     own = {"image": config.image, "channels": config.channels}
-    kept = ("mean", "std", "fit", "filter", "crop_pct")
+    kept = ("mean", "std", "fit", "filter", "crop_pct", "background")
     return own if pre is None else own | {name: getattr(pre, name) for name in kept}
 
 
 def _preprocess(found: Statistics, settings: dict[str, Any], start: Start | None) -> Preprocess:
-    given = {} if start is None else _preprocess_of(start)
-    given |= {k.removeprefix("preprocess."): v for k, v in settings.items() if k.startswith("preprocess.")}
+    asked = {k.removeprefix("preprocess."): v for k, v in settings.items() if k.startswith("preprocess.")}
+    own = {} if start is None else _preprocess_of(start)
+    if asked.get("channels", own.get("channels")) != own.get("channels"):  # the model of the weights has its say later
+        own = {k: v for k, v in own.items() if k not in ("mean", "std")}
+    given = own | asked
     channels = given.get("channels", 1 if found.grey == 1 else 3)
     if channels not in (1, 3, 4):
         raise UsageError(f"preprocess.channels must be 1 (grey), 3 (RGB) or 4 (RGBA), got {channels!r}")
     image = pair(given["image"]) if "image" in given else choose_image(found.height, found.width)
     mean, std = found.normalisation(channels)
-    if len(given.get("mean", mean)) != channels:  # the weights' own, and another number of channels asked for
-        given = {k: v for k, v in given.items() if k not in ("mean", "std")}
     return Preprocess.parse({"image": image, "channels": channels, "mean": mean, "std": std} | given)

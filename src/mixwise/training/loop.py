@@ -65,7 +65,8 @@ def fit(
         interval: epochs between validations.
         resume: a state written by `Keeper`, to go on from.
 
-    Raises `KeyboardInterrupt` after Ctrl-C or SIGTERM, `DivergenceError` where numbers are no longer finite.
+    Raises `KeyboardInterrupt` after Ctrl-C or SIGTERM, `DivergenceError` where numbers are no longer finite,
+    `MixwiseError` where the state is of other settings.
     """
     quieten()
 
@@ -113,17 +114,29 @@ def fit(
             trainer.fit(module, train_loader, val_loader, ckpt_path=resume, weights_only=True)
     except SystemExit:  # what Lightning makes of Ctrl-C
         raise KeyboardInterrupt from None
-    except RuntimeError:
+    except (RuntimeError, ValueError) as error:
         if interrupt.asked:  # the signal went to the whole group, and a loader process or another rank was faster
             raise KeyboardInterrupt from None
+        if resume is not None and "state dict" in str(error).replace("_", " "):
+            raise MixwiseError(
+                f"{resume} does not fit the config.toml beside it, which must have been edited since: put it back as "
+                "it was; other settings need a new run, which may start from the weights of this one (--init)"
+            ) from None
         raise
     return module
 
 
-def _patience(recipe: Recipe, task: Task, interval: int) -> EarlyStopping:
+class Patience(EarlyStopping):
+    """Early stopping that stays stopped: a run that is resumed after it came to its end is not trained further."""
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        trainer.should_stop = self.wait_count >= self.patience
+
+
+def _patience(recipe: Recipe, task: Task, interval: int) -> Patience:
     """Stops at validation end, so that it has decided before `Keeper` writes the state of the epoch."""
     on_loss = recipe.patience_on == "loss"
-    return EarlyStopping(
+    return Patience(
         "val_loss" if on_loss else f"val_{task.metric}",
         mode="min" if on_loss else "max",
         min_delta=recipe.min_delta,

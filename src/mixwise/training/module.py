@@ -253,10 +253,11 @@ class Trainable(pl.LightningModule):
         self.meters[name].to(logits.device).update(logits, self.task.truth(target))
 
     def take(self, name: str) -> tuple[float, float]:
-        """(mean loss, metric) of `name` since last asked, over all processes."""
-        if name not in self.sums:
+        """(mean loss, metric) of `name` since last asked, over all processes, of which some may have had nothing."""
+        mine = self.sums.pop(name, torch.zeros(2, device=self.device))
+        total = self.trainer.strategy.reduce(mine, reduce_op="sum")
+        if not total[1]:
             return float("nan"), float("nan")
-        total = self.trainer.strategy.reduce(self.sums.pop(name), reduce_op="sum")
         value = float(self.meters[name].compute())
         self.meters[name].reset()
         return float(total[0] / total[1]), value

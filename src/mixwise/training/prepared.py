@@ -47,7 +47,7 @@ def prepare(catalog: Catalog, config: Train, model: Model, source: str) -> Prepa
     quieten()
     device = choose_device(config.device)
     precision = choose_precision(config.precision, device)
-    _check_devices(config.devices, device)
+    _check_devices(config.devices, device, catalog)
     if config.recipe.freeze == "backbone" and not config.pretrained:
         raise UsageError(
             "--freeze backbone trains the head alone, on weights to start from: give them with --init FILE"
@@ -65,10 +65,13 @@ def prepare(catalog: Catalog, config: Train, model: Model, source: str) -> Prepa
     return Prepared(catalog, config, model, source, device, precision, train_set, val_set, workers, notes)
 
 
-def _check_devices(devices: int, device: str) -> None:
+def _check_devices(devices: int, device: str, catalog: Catalog) -> None:
     there = {"cuda": torch.cuda.device_count(), "mps": 1}.get(device, devices)
     if devices > there:
         raise UsageError(f"devices is {devices}, and {there} {device} devices are available here")
+    for split in ("train", "val"):
+        if (count := len(catalog.splits[split])) < devices:
+            raise UsageError(f"devices is {devices}, and the {split} split has {count} for them: take fewer")
 
 
 def bad_images(prepared: Prepared, console: Console) -> dict[str, BadImages]:

@@ -45,7 +45,10 @@ class Run:
             raise UsageError(
                 f"{run.folder} exists and is not empty; choose another --out, or go on with it: --resume {run.folder}"
             )
-        run.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            run.folder.mkdir(parents=True, exist_ok=folder is not None)
+        except FileExistsError:  # another training that starts at this moment was faster
+            return cls.create(folder, name, data)
         return run
 
     @classmethod

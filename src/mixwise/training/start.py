@@ -60,8 +60,9 @@ def initial_model(config: Train, start: Start | None, like: ModelConfig | None =
         raise MixwiseError(f"{start.source} cannot be started from: {wrong} holds values that are not finite numbers")
     head = "head and all"
     if start.header.classes != config.classes:
-        there = len(start.header.classes)
-        why = "the classes have other names" if there == len(config.classes) else f"{there} classes there"
+        there = start.header.classes
+        why = "the classes have other names" if len(there) == len(config.classes) else f"{len(there)} classes there"
+        why = "the classes stand in another order there" if sorted(there) == sorted(config.classes) else why
         head = f"all but the head, which is new for {len(config.classes)} classes ({why})"
     return model.train(), f"{config.pretrained}, {head}{_carried(start)}"
 
