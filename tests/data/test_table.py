@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mixwise.data import Catalog, discover
+from mixwise.data import Catalog, discover, unlabelled
 from mixwise.errors import UsageError
 from mixwise.labels import read_labels
 
@@ -220,8 +220,27 @@ def test_what_is_unclear_is_said(root: Path, name: str, text: str, said: str):
 
 
 def test_paths_without_folders_have_no_label_but_can_be_listed(root: Path):
-    from mixwise.data import unlabelled
-
     path = write(root / "pics", "0.png\n1.png\n", "t.txt")
     assert "says nothing about the labels of 2 pictures: 0.png, 1.png" in message(path)
     assert unlabelled(path) == [str(root / "pics" / "0.png"), str(root / "pics" / "1.png")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "path,label\n0.png,cat\n1.png,dog\n0.png,cat\n",
+        "path,label\n0.png,cat\n1.png,dog\n0.png,dog\n",
+        "path,label\n0.png,\n1.png,\n0.png,\n",
+        "path,width,height\n0.png,8,8\n1.png,8,8\n0.png,9,9\n",
+        "path,split\n0.png,train\n1.png,extra\n0.png,test\n",
+        "0.png\n1.png\n0.png\n",
+    ],
+)
+def test_pictures_to_predict_on_are_those_of_the_rows_whatever_else_stands_there(root: Path, text: str):
+    found = unlabelled(write(root / "pics", text))
+    assert [Path(each).name for each in found] == ["0.png", "1.png", "0.png"]
+
+
+def test_a_table_to_predict_on_none_of_whose_pictures_is_there_says_where_paths_start(root: Path):
+    with pytest.raises(UsageError, match="relative paths start at"):
+        unlabelled(write(root, "path,label\n0.png,\n1.png,\n"))
