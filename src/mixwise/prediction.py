@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from mixwise.config import MAX_PIXELS, PURPOSE, Decision
-from mixwise.data import IMAGE_EXTENSIONS, BadImage, Stored, decode, evaluation_transform, unlabelled
+from mixwise.data import BadImage, Stored, decode, evaluation_transform, unlabelled
+from mixwise.data.layout import images_below
 from mixwise.device import choose_device
 from mixwise.errors import MixwiseError, UsageError, printable
 from mixwise.tasks import TASKS, task
@@ -178,21 +179,16 @@ class Predictor:
 def find_images(paths: Sequence[str | Path]) -> list[str | Stored]:
     """What to predict on: files as given, and the pictures that folders, tables, lists, tars and arrays hold.
 
-    Folders give the image files below them, sorted. A path that does not exist stays, to become a row with its reason.
+    Folders give the image files below them, sorted; tables and lists a picture for each of their rows. A path that does
+    not exist stays, to become a row with its reason.
     """
     found: list[str | Stored] = []
     for path in map(Path, paths):
-        inside = _images_below(path) if path.is_dir() else []
+        inside = images_below(path) if path.is_dir() else []
         found += inside or unlabelled(path) or ([] if path.is_dir() else [str(path)])
     if not found:
         raise MixwiseError(f"no image files under {', '.join(map(str, paths))}")
     return found
-
-
-def _images_below(folder: Path) -> list[str]:
-    inside = (p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_EXTENSIONS and p.is_file())
-    shown = (p for p in inside if not any(part.startswith(".") for part in p.relative_to(folder).parts))
-    return sorted(map(str, shown))
 
 
 def write_csv(predictions: Iterable[Prediction], out: TextIO, topk: int, classes: Sequence[str] = ()) -> int:
