@@ -244,3 +244,25 @@ def test_pictures_to_predict_on_are_those_of_the_rows_whatever_else_stands_there
 def test_a_table_to_predict_on_none_of_whose_pictures_is_there_says_where_paths_start(root: Path):
     with pytest.raises(UsageError, match="relative paths start at"):
         unlabelled(write(root, "path,label\n0.png,\n1.png,\n"))
+
+
+@pytest.mark.parametrize(
+    ("labels", "title", "found"),
+    [
+        ([0.0, 2.0, 10.0], "label", ("0", "10", "2")),
+        ([0.5, 2.0, 10.0], "label", ("0.5", "10", "2")),
+        ([1, 2, 10], "label", ("1", "10", "2")),
+        ([2.0, float("nan"), 10.0], "labels", ("10", "2")),
+        ([2.0, float("nan"), None], "label", None),
+        ([[2.0, 10.0], [], [2.0]], "labels", ("10", "2")),
+    ],
+)
+def test_numbers_in_parquet_name_classes_as_they_do_in_csv(root: Path, labels: list, title: str, found):
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    paths = [f"pics/{i}.png" for i in range(3)]
+    parquet.write_table(pa.table({"path": paths, title: labels}), root / "t.parquet")
+    if found is None:
+        assert "2 rows have no label: 2, 3" in message(root / "t.parquet")
+    else:
+        assert discover(root / "t.parquet").classes == found

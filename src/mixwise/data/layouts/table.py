@@ -10,7 +10,7 @@ import numpy as np
 
 from mixwise.data.layout import is_split_tree
 from mixwise.data.layouts.text import Cells, is_picture_name, read_text
-from mixwise.data.listing import Listing, Row, kinds, listed, marked, split_name
+from mixwise.data.listing import Listing, Row, kinds, label_text, listed, marked, split_name
 from mixwise.errors import UsageError, printable
 
 _PATH = (
@@ -180,8 +180,8 @@ def _written(path: Path, cells: Cells, column: int) -> tuple[list[tuple[str, ...
 
 
 def _names(cell: Any) -> tuple[str, ...]:
-    parts = cell if isinstance(cell, list) else ("" if cell is None else str(cell)).split(";")
-    return tuple(dict.fromkeys(name for part in parts if (name := str(part).strip())))
+    parts = map(label_text, cell) if isinstance(cell, list) else label_text(cell).split(";")
+    return tuple(dict.fromkeys(name for part in parts if (name := part.strip())))
 
 
 def _folder_name(name: str) -> tuple[str, ...] | None:
