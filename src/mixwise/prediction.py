@@ -125,8 +125,8 @@ class Predictor:
 
     def stream(self, images: Iterable[Any], *, topk: int = 5, batch_size: int = 32) -> Iterator[Prediction]:
         """As `__call__`, one batch at a time, in order."""
-        if topk < 1:
-            raise UsageError(f"topk must be at least 1, got {topk}")
+        if topk < 1 or batch_size < 1:
+            raise UsageError(f"topk and batch_size must be at least 1, got {topk} and {batch_size}")
         waiting: list[tuple[str, Tensor | str]] = []
         for number, source in enumerate(images):
             name = printable(str(source)) if isinstance(source, str | Path | Stored) else f"image {number}"
@@ -145,9 +145,18 @@ class Predictor:
         return self.transform(image)
 
     def logits(self, batch: Tensor) -> Tensor:
-        """Normalised images (b, c, h, w) → outputs (b, classes) in float32, before temperature and all."""
+        """Normalised images (b, c, h, w) → outputs (b, classes) in float32, before temperature and all.
+
+        Raises `MixwiseError` where they are not finite: the largest of them would be a class by chance.
+        """
         with torch.inference_mode():
-            return self.model(batch.to(self.device)).float().cpu()
+            found = self.model(batch.to(self.device)).float().cpu()
+        if not found.isfinite().all():
+            raise MixwiseError(
+                f"{self.file} gives outputs that are not finite (NaN or infinite): its weights are damaged, or too "
+                "large for their precision"
+            )
+        return found
 
     def calibrated(self, logits: Tensor) -> Tensor:
         """Outputs (b, classes) → probabilities (b, classes) in float32, at the stored temperature."""
