@@ -109,6 +109,6 @@ def _labels(table: Any, folder: Path) -> tuple[list[tuple[str, ...] | None], tup
         if names and all(isinstance(each, int) for each in mine):
             rows.append(tuple(numbers_to_names(str(folder), mine, names)))
         else:
-            found = tuple(filter(None, map(label_text, mine)))
-            rows.append(found if found or several else None)
+            said = tuple(filter(None, map(label_text, mine)))
+            rows.append(said if said or several else None)
     return rows, names, several
