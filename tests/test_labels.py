@@ -261,3 +261,19 @@ def test_names_that_lines_cannot_hold(tmp_path: Path):
     assert difference(("a", "c"), ("a", "b")) == "other names: c only there; b only in the model"
     write_labels(tmp_path / "l.json", ("猫", "x\ny"))
     assert read_labels(tmp_path / "l.json").names == ("猫", "x\\ny"), "as a data set with that name is read"
+
+
+def test_evaluate_says_where_pictures_came_to_a_data_set_whose_split_was_drawn(tmp_path: Path):
+    root = make(tmp_path / "data", {"a": "1", "b": "2", "c": "3"}, 5)
+    (tmp_path / "names.txt").write_text("b\na\n")
+    result = quick(root, tmp_path / "run", labels=tmp_path / "names.txt", unknown="drop")
+    (root / "a" / "4.png").write_bytes(b"")  # pictures that cannot be read are no others
+
+    def said() -> bool:
+        return any("since the training" in note for note in evaluate(result.run, root, device="cpu").notes)
+
+    before = said()
+    make(tmp_path / "more", {"a": "1"}, 9)
+    for i in range(5, 9):
+        (tmp_path / "more" / "a" / f"{i}.png").rename(root / "a" / f"{i}.png")
+    assert (before, said()) == (False, True)
