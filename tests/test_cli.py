@@ -2,12 +2,15 @@
 
 import csv
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from mixwise import train
+from mixwise import UsageError, train
 from mixwise.cli import app, main
 from mixwise.cli.shared import out
 from mixwise.data import export_builtin
@@ -175,3 +178,21 @@ def test_same_picture_same_answer(run, tmp_path):
     ways = [str(path), [path], path.read_bytes(), image, np.asarray(image)]
     answers = [predictor(way)[0] for way in ways]
     assert len({a.top for a in answers}) == 1
+
+
+def test_names_that_standard_output_cannot_hold_are_written_as_escapes(tmp_path):
+    data = tmp_path / "b\udce9"  # a byte that is no UTF-8
+    for name in ("猫", "犬"):
+        (data / name).mkdir(parents=True)
+        for i in range(8):
+            Image.new("L", (8, 8), 16 * i).save(data / name / f"{i}.png")
+    command = [sys.executable, "-m", "mixwise", "check", str(data), "--json", "--html", str(tmp_path / "check.html")]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii:strict"}
+    found = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    about = json.loads(found.stdout)
+    assert (about["data"], about["summary"]["classes"]) == (str(data), ["犬", "猫"])
+    assert "猫" in (tmp_path / "check.html").read_text(encoding="utf-8")
+    with pytest.raises(UsageError, match=r"b\\xe9: the path has bytes that are no UTF-8"):
+        train(data, model="pool_nano", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -213,6 +213,11 @@ def test_evaluate_translates_numbers_and_words(run: Path, tmp_path: Path):
         ("l.csv", "n1,b\nn2,a\n", ("b", "a"), ("n1", "b")),
         ("l.tsv", "index\twnid\tname\n1\tn2\ta\n0\tn1\tb\n", ("b", "a"), ("n2", "a")),
         ("l.csv", "b\na\n", ("b", "a"), ("1", "a")),
+        ("l.csv", "a,1\nb,0\n", ("b", "a"), ("1", "a")),
+        ("l.csv", "id,name\n1,a\n0,b\n", ("b", "a"), ("1", "a")),
+        ("l.csv", "label,name\n1,a\n0,b\n", ("b", "a"), ("1", "a")),
+        ("l.csv", "class,label\n1,a\n0,b\n", ("b", "a"), ("1", "a")),
+        ("l.csv", "label,name\nn1,b\nn2,a\n", ("b", "a"), ("n2", "a")),
     ],
 )
 def test_label_files(tmp_path: Path, name: str, text: str, names: tuple[str, ...], word: tuple[str, str]):
@@ -230,12 +235,23 @@ def test_label_files(tmp_path: Path, name: str, text: str, names: tuple[str, ...
         ("l.txt", "", "it is empty"),
         ("l.csv", "index,name\n0,a\n1,a\n", "the name 'a' stands more than once"),
         ("l.json", "[1, 2]", "every class name must be text"),
+        ("l.json", '{"a": 0, "b": 0, "c": 1}', "two of the names have the same number"),
     ],
 )
 def test_wrong_label_files(tmp_path: Path, name: str, text: str, said: str):
     (tmp_path / name).write_text(text)
     with pytest.raises(UsageError, match=re.escape(said)):
         read_labels(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("names", "classes"),
+    [("1 2 3", "0 1 2 3"), ("1 2 3", "0 1 2"), ("10 2 1", "0 1 2"), ("3 2 1 0", "0 1 2 3")],
+)
+def test_a_number_means_no_place_where_names_are_numbers(tmp_path: Path, names: str, classes: str):
+    (tmp_path / "names.txt").write_text(names.replace(" ", "\n"))
+    found = read_labels(tmp_path / "names.txt")
+    assert found.rename(found.names) == found.rename(classes.split()) == {}
 
 
 def test_names_that_lines_cannot_hold(tmp_path: Path):
@@ -245,3 +261,19 @@ def test_names_that_lines_cannot_hold(tmp_path: Path):
     assert difference(("a", "c"), ("a", "b")) == "other names: c only there; b only in the model"
     write_labels(tmp_path / "l.json", ("猫", "x\ny"))
     assert read_labels(tmp_path / "l.json").names == ("猫", "x\\ny"), "as a data set with that name is read"
+
+
+def test_evaluate_says_where_pictures_came_to_a_data_set_whose_split_was_drawn(tmp_path: Path):
+    root = make(tmp_path / "data", {"a": "1", "b": "2", "c": "3"}, 5)
+    (tmp_path / "names.txt").write_text("b\na\n")
+    result = quick(root, tmp_path / "run", labels=tmp_path / "names.txt", unknown="drop")
+    (root / "a" / "4.png").write_bytes(b"")  # pictures that cannot be read are no others
+
+    def said() -> bool:
+        return any("since the training" in note for note in evaluate(result.run, root, device="cpu").notes)
+
+    before = said()
+    make(tmp_path / "more", {"a": "1"}, 9)
+    for i in range(5, 9):
+        (tmp_path / "more" / "a" / f"{i}.png").rename(root / "a" / f"{i}.png")
+    assert (before, said()) == (False, True)

@@ -186,3 +186,23 @@ def test_the_stored_temperature_changes_probabilities_and_no_answer(run, digits,
     for one, other in zip(before, after, strict=True):
         logs = torch.tensor([value for _, value in one.top]).log() / 4
         assert [value for _, value in other.top] == pytest.approx(logs.softmax(0).tolist(), abs=1e-5)
+
+
+def test_a_model_whose_outputs_are_no_numbers_gives_no_answer(run, digits, tmp_path):
+    model, header = load_file(run / "model.safetensors")
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.fill_(torch.nan)
+    save(tmp_path / "nan.safetensors", model.state_dict(), header)
+    picture = few(digits / "known" / "test", 1)[0]
+    for verb, data in (("predict", picture), ("evaluate", digits / "known")):
+        result = RUNNER.invoke(app, [verb, str(tmp_path / "nan.safetensors"), str(data)])
+        assert result.exit_code == 1
+        assert result.stdout == ""
+        assert "gives outputs that are not finite" in str(result.exception)
+
+
+@pytest.mark.parametrize("wrong", [{"topk": 0}, {"batch_size": 0}, {"batch_size": -1}])
+def test_sizes_that_are_none_are_refused(run, digits, wrong):
+    with pytest.raises(UsageError, match="at least 1"):
+        Predictor(run)(few(digits / "known" / "test", 1), **wrong)

@@ -9,6 +9,7 @@ from typing import Literal
 
 import torch
 from pydantic_core import to_jsonable_python
+from rich.console import Console
 from torch import Tensor
 
 from mixwise.config import MAX_PIXELS, Data
@@ -26,8 +27,10 @@ from mixwise.data import (
 from mixwise.errors import MixwiseError, printable, unknown
 from mixwise.labels import difference, read_labels
 from mixwise.prediction import Predictor
+from mixwise.screening import screened_before
 from mixwise.screening.scan import is_file, read_verdicts
 from mixwise.tasks import Scores, calibration_error, decide
+from mixwise.training.choose import fingerprint
 from mixwise.training.folds import folded
 from mixwise.training.memory import Portion
 from mixwise.training.run import Run
@@ -110,7 +113,8 @@ def evaluate(
     items = catalog.splits[split]
     if not len(items):
         raise MixwiseError(f"{data}: the {split} split is empty")
-    notes = catalog.notes if split == "test" else (*catalog.notes, *_familiar(Run(predictor.file.parent), data, items))
+    run = Run(predictor.file.parent)
+    notes = catalog.notes if split == "test" else (*catalog.notes, *_familiar(run, data, catalog, items))
     bad = BadImages(f"the {split} split", len(items), on_bad=on_bad)
     read, logits = outputs(predictor, items, bad, batch_size=batch_size, workers=workers, progress=progress)
     return judge(predictor, logits, read, str(data), split, bad, notes, topk=topk)
@@ -164,11 +168,20 @@ def _catalog(
     return replace(catalog, notes=(*notes, *catalog.notes))
 
 
-def _familiar(run: Run, data: str | Path, items: Items) -> tuple[str, ...]:
-    """A warning where other data holds pictures that a run was trained on, such as a copy of its folder."""
+def _familiar(run: Run, data: str | Path, catalog: Catalog, items: Items) -> tuple[str, ...]:
+    """A warning where pictures may be known to a run: of a copy of its data, or of its own after they were changed."""
     config = run.read_config() if run.config_file.is_file() else None
-    if config is None or not run.verdicts_file.is_file() or os.path.realpath(config.data.source) == _real(data):
+    if config is None or not run.verdicts_file.is_file():
         return ()
+    if os.path.realpath(config.data.source) == _real(data):
+        before = fingerprint(screened_before(catalog, run.verdicts_file, Console(quiet=True)))
+        drawn = config.data.folds or any(note.startswith("val is ") for note in catalog.notes)
+        if not drawn or before == config.data.fingerprint:
+            return ()
+        return (
+            f"pictures of {data} were added, removed or renamed since the training, so they are divided otherwise: the "
+            "model may know some of those scored here",
+        )
     known = {name: verdict.size for name, verdict in read_verdicts(run.verdicts_file).items()}
     files = [(name, str(source)) for name, source in zip(items.names, items.sources, strict=True) if is_file(source)]
     same = sum(os.path.isfile(file) and known.get(name) == os.path.getsize(file) for name, file in files)

@@ -62,9 +62,9 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 text in one step."""
+    """Write UTF-8 text in one step; bytes of file names that are no UTF-8 as escapes."""
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def rotate(path: Path, previous: Path, write: Callable[[Path], object]) -> None:

@@ -18,7 +18,7 @@ SUFFIXES = (".txt", ".json", ".csv")
 """The forms that `write_labels` knows: a name a line, an object of number and name, rows of number and name."""
 
 _NUMBER = ("index", "number", "idx", "class_index")
-_NAME = ("name", "class", "class_name", "label", "label_name")
+_NAME = ("name", "class_name", "label_name", "class", "label")
 
 
 def class_name(text: str) -> str:
@@ -36,7 +36,7 @@ class LabelMap:
 
     names: tuple[str, ...]
     words: dict[str, str]
-    """What names outside mean: WordNet numbers and the like, and the numbers 0, 1, … in their order."""
+    """What names outside mean: WordNet numbers and the like, and the numbers 0, 1, … where no name is a number."""
 
     def rename(self, classes: Sequence[str]) -> dict[str, str]:
         """What other names of these classes are to become: their words here, or the names where `classes` are words.
@@ -80,8 +80,9 @@ def read_labels(path: str | Path) -> LabelMap:
         raise UsageError(f"{path}: {where}; each line is the name of one class")
     if twice:
         raise UsageError(f"{path}: the name {twice[0]!r} stands more than once")
-    words = {str(i): name for i, name in enumerate(names)} | {word: name for word, name in pairs if word}
-    return LabelMap(tuple(names), words)
+    # Where names are numbers, a number in the data is a name: a class "0" beside the names 1 to 9 is not the class "1".
+    numbers = {} if any(map(str.isdecimal, names)) else {str(i): name for i, name in enumerate(names)}
+    return LabelMap(tuple(names), numbers | {word: name for word, name in pairs if word})
 
 
 def write_labels(path: Path, names: Sequence[str]) -> None:
@@ -157,7 +158,10 @@ def _from_json(text: str, path: Path) -> _Pairs:
         if isinstance(data, list):
             return [_pair(item) for item in data]
         if all(isinstance(value, int) for value in data.values()):
-            data = {str(number): name for name, number in data.items()}
+            turned = {str(number): name for name, number in data.items()}
+            if len(turned) < len(data):
+                raise UsageError(f"{path}: two of the names have the same number")
+            data = turned
         if not all(key.isdecimal() for key in data):
             return [(word, _pair(name)[1]) for word, name in data.items()]
         return [_pair(data[str(i)]) for i in range(len(data))]
@@ -182,16 +186,24 @@ def _from_table(text: str, path: Path) -> _Pairs:
     titles = [cell.lower() for cell in rows[0]] if rows else []
     if any(title in _NAME for title in titles):
         rows = rows[1:]
+    elif rows and len(rows[0]) == 1:
+        titles = ["name"]
+    elif all(row[0].isdecimal() for row in rows):
+        titles = ["index", "name"]
     else:
-        titles = ["index", "name"] if all(row[0].isdecimal() for row in rows) else ["word", "name"]
-        titles = ["name"] if rows and len(rows[0]) == 1 else titles
+        titles = ["name", "index"] if all(row[-1].isdecimal() for row in rows) else ["word", "name"]
     if any(len(row) != len(titles) for row in rows):
         raise UsageError(f"{path}: rows must be index,name or word,name or index,word,name")
-    name = next(i for i, title in enumerate(titles) if title in _NAME)
-    number = next((i for i, title in enumerate(titles) if title in _NUMBER), None)
-    word = next((i for i in range(len(titles)) if i not in (name, number)), None)
+    named = [titles.index(title) for title in _NAME if title in titles]
+    name = next((i for i in named if not all(row[i].isdecimal() for row in rows)), named[0])
+    others = [i for i in range(len(titles)) if i != name]
+    places = sorted(map(str, range(len(rows))))
+    number = next((i for i in others if titles[i] in _NUMBER), None)
+    if number is None:
+        number = next((i for i in others if sorted(row[i] for row in rows) == places), None)
+    word = next((i for i in others if i != number), None)
     if number is not None:
-        if sorted(row[number] for row in rows) != sorted(map(str, range(len(rows)))):
+        if sorted(row[number] for row in rows) != places:
             raise UsageError(
                 f"{path}: the column {titles[number]!r} must hold the numbers 0 to {len(rows) - 1}, each once"
             )

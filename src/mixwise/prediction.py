@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from mixwise.config import MAX_PIXELS, PURPOSE, Decision
-from mixwise.data import IMAGE_EXTENSIONS, BadImage, Stored, decode, evaluation_transform, unlabelled
+from mixwise.data import BadImage, Stored, decode, evaluation_transform, unlabelled
+from mixwise.data.layout import images_below
 from mixwise.device import choose_device
 from mixwise.errors import MixwiseError, UsageError, printable
 from mixwise.tasks import TASKS, task
@@ -124,8 +125,8 @@ class Predictor:
 
     def stream(self, images: Iterable[Any], *, topk: int = 5, batch_size: int = 32) -> Iterator[Prediction]:
         """As `__call__`, one batch at a time, in order."""
-        if topk < 1:
-            raise UsageError(f"topk must be at least 1, got {topk}")
+        if topk < 1 or batch_size < 1:
+            raise UsageError(f"topk and batch_size must be at least 1, got {topk} and {batch_size}")
         waiting: list[tuple[str, Tensor | str]] = []
         for number, source in enumerate(images):
             name = printable(str(source)) if isinstance(source, str | Path | Stored) else f"image {number}"
@@ -144,9 +145,18 @@ class Predictor:
         return self.transform(image)
 
     def logits(self, batch: Tensor) -> Tensor:
-        """Normalised images (b, c, h, w) → outputs (b, classes) in float32, before temperature and all."""
+        """Normalised images (b, c, h, w) → outputs (b, classes) in float32, before temperature and all.
+
+        Raises `MixwiseError` where they are not finite: the largest of them would be a class by chance.
+        """
         with torch.inference_mode():
-            return self.model(batch.to(self.device)).float().cpu()
+            found = self.model(batch.to(self.device)).float().cpu()
+        if not found.isfinite().all():
+            raise MixwiseError(
+                f"{self.file} gives outputs that are not finite (NaN or infinite): its weights are damaged, or too "
+                "large for their precision"
+            )
+        return found
 
     def calibrated(self, logits: Tensor) -> Tensor:
         """Outputs (b, classes) → probabilities (b, classes) in float32, at the stored temperature."""
@@ -178,21 +188,16 @@ class Predictor:
 def find_images(paths: Sequence[str | Path]) -> list[str | Stored]:
     """What to predict on: files as given, and the pictures that folders, tables, lists, tars and arrays hold.
 
-    Folders give the image files below them, sorted. A path that does not exist stays, to become a row with its reason.
+    Folders give the image files below them, sorted; tables and lists a picture for each of their rows. A path that does
+    not exist stays, to become a row with its reason.
     """
     found: list[str | Stored] = []
     for path in map(Path, paths):
-        inside = _images_below(path) if path.is_dir() else []
+        inside = images_below(path) if path.is_dir() else []
         found += inside or unlabelled(path) or ([] if path.is_dir() else [str(path)])
     if not found:
         raise MixwiseError(f"no image files under {', '.join(map(str, paths))}")
     return found
-
-
-def _images_below(folder: Path) -> list[str]:
-    inside = (p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_EXTENSIONS and p.is_file())
-    shown = (p for p in inside if not any(part.startswith(".") for part in p.relative_to(folder).parts))
-    return sorted(map(str, shown))
 
 
 def write_csv(predictions: Iterable[Prediction], out: TextIO, topk: int, classes: Sequence[str] = ()) -> int:

@@ -22,6 +22,7 @@ from mixwise.data import BadImage, Catalog, Items, decode, discover
 from mixwise.screening import Check, Finding, class_range, glance, look, screen
 from mixwise.screening.findings import find
 from mixwise.screening.near import look_alikes
+from mixwise.training.choose import plan
 
 RUNNER = CliRunner()
 TWO = {"train/a": 12, "train/b": 12, "val/a": 5, "val/b": 5}
@@ -601,3 +602,32 @@ def test_odd_images(odd_images: Path):
             assert [seen.width, seen.height] == entry["upright_size"], path.name
             assert (glanced.height, glanced.width) == (seen.height, seen.width), path.name
             assert (seen.format, seen.mode) == (entry["format"], entry["mode"]), path.name
+
+
+@pytest.mark.parametrize(
+    ("names", "unknown", "classes", "stops"),
+    [
+        ("b a", "error", ("b", "a"), ()),
+        ("b a c", "error", ("b", "a", "c"), ("class_missing_in_train",)),
+        ("b", "error", (), ("layout",)),
+        ("b", "drop", ("b",), ()),
+    ],
+)
+def test_a_list_of_labels_is_followed_as_in_training(
+    tmp_path: Path, names: str, unknown: str, classes: tuple[str, ...], stops: tuple[str, ...]
+):
+    data = make(tmp_path / "data", TWO)
+    (tmp_path / "names.txt").write_text(names.replace(" ", "\n"))
+    options = ["--labels", str(tmp_path / "names.txt"), "--unknown", unknown]
+    called = RUNNER.invoke(app, ["check", str(data), "--json", *options])
+    found = json.loads(called.stdout)
+    assert called.exit_code == int(bool(stops))
+    assert tuple(found["summary"]["classes"]) == classes
+    assert tuple(finding["kind"] for finding in found["findings"] if finding["level"] == "stop") == stops
+    settings = {"model": "pool_nano", "data.unknown": unknown}
+    quiet = Console(quiet=True)
+    if stops:
+        with pytest.raises(MixwiseError):
+            plan(data, settings, quiet, labels=tmp_path / "names.txt")
+    else:
+        assert plan(data, settings, quiet, labels=tmp_path / "names.txt")[1].classes == classes

@@ -11,6 +11,7 @@ from PIL import Image
 
 from mixwise.data import IMAGE_EXTENSIONS, Catalog, decode, discover, export_builtin
 from mixwise.errors import UsageError
+from mixwise.prediction import find_images
 from mixwise.screening.leftovers import leftovers
 
 
@@ -322,3 +323,14 @@ def test_export_builtin(tmp_path: Path):
         export_builtin("digits", tmp_path, split="tests")
     with pytest.raises(UsageError, match="count must be 1 to 300, got 301"):
         export_builtin("digits", tmp_path, count=301)
+
+
+def test_pictures_to_predict_on_are_those_that_training_finds_in_the_folder(tmp_path: Path):
+    make(tmp_path / "elsewhere", {"deep": 1})
+    root = make(tmp_path / "data", {"cat": 1, ".hidden": 1, "cat/__MACOSX": 1})
+    (root / "cat" / "linked").symlink_to(tmp_path / "elsewhere")
+    (root / "cat" / "above").symlink_to(root)
+    (root / "cat" / "broken.png").symlink_to("nowhere.png")
+    names = ("0.png", "broken.png", "linked/deep/0.png")
+    assert discover(root, split_single=False).splits["train"].names == tuple(f"cat/{name}" for name in names)
+    assert find_images([root]) == [str(root / "cat" / name) for name in names]

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from mixwise.data.listing import Row, held_out
+from mixwise.data.listing import Row, held_out, numbered
 
 
 def rows(labels: list[tuple[str, ...]]) -> list[Row]:
@@ -33,6 +33,13 @@ def test_several_labels_keep_their_shares_and_stand_in_both_parts(seed: int):
     assert any(not labels[i] for i in chosen)  # pictures without a label are held out as well
     assert held_out(rows(labels), 0.2, seed)[0] == chosen
     assert held_out(rows(labels), 0.2, seed + 1)[0] != chosen
+
+
+@pytest.mark.parametrize(
+    ("names", "order"), [("10 9 -2", "-2 9 10"), ("b 10 9", "10 9 b"), ("--1 2 10", "--1 10 2"), ("² 10 9", "10 9 ²")]
+)
+def test_names_that_are_numbers_stand_in_their_order(names: str, order: str):
+    assert " ".join(numbered(names.split())) == order
 
 
 def test_every_label_keeps_one_picture_for_training():

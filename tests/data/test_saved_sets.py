@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mixwise.data import decode, discover
+from mixwise.data import decode, discover, unlabelled
 from mixwise.errors import UsageError
 
 
@@ -45,6 +45,22 @@ def test_several_labels_and_arrays(datasets, tmp_path: Path):
     assert (catalog.task, catalog.classes) == ("multilabel", ("x", "y"))
     assert catalog.splits["train"].labels.tolist() == [[1, 1], [0, 0], [0, 1]]
     assert greys(catalog.splits["train"]) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("values", [[0.0, 1.0, None], ["x", "", "y"], [None, "x", "y"]])
+def test_a_picture_without_a_label_gets_none_of_that_name(datasets, tmp_path: Path, values: list):
+    datasets.Dataset.from_dict({"image": pictures(3), "label": values}).save_to_disk(str(tmp_path / "d"))
+    with pytest.raises(UsageError, match="says nothing about the labels of 1 pictures"):
+        discover(tmp_path / "d")
+    assert len(unlabelled(tmp_path / "d")) == 3
+
+
+def test_several_labels_of_which_the_first_picture_has_none(datasets, tmp_path: Path):
+    data = {"image": pictures(3), "tags": [None, [2.0, 10.0], [2.0]]}
+    datasets.Dataset.from_dict(data).save_to_disk(str(tmp_path / "d"))
+    catalog = discover(tmp_path / "d", split_single=False)
+    assert catalog.classes == ("2", "10")
+    assert catalog.splits["train"].labels.tolist() == [[0, 0], [1, 1], [1, 0]]
 
 
 def test_a_table_without_pictures(datasets, tmp_path: Path):

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mixwise.data import Catalog, discover
+from mixwise.data import Catalog, discover, unlabelled
 from mixwise.errors import UsageError
 from mixwise.labels import read_labels
 
@@ -220,8 +220,49 @@ def test_what_is_unclear_is_said(root: Path, name: str, text: str, said: str):
 
 
 def test_paths_without_folders_have_no_label_but_can_be_listed(root: Path):
-    from mixwise.data import unlabelled
-
     path = write(root / "pics", "0.png\n1.png\n", "t.txt")
     assert "says nothing about the labels of 2 pictures: 0.png, 1.png" in message(path)
     assert unlabelled(path) == [str(root / "pics" / "0.png"), str(root / "pics" / "1.png")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "path,label\n0.png,cat\n1.png,dog\n0.png,cat\n",
+        "path,label\n0.png,cat\n1.png,dog\n0.png,dog\n",
+        "path,label\n0.png,\n1.png,\n0.png,\n",
+        "path,width,height\n0.png,8,8\n1.png,8,8\n0.png,9,9\n",
+        "path,split\n0.png,train\n1.png,extra\n0.png,test\n",
+        "0.png\n1.png\n0.png\n",
+    ],
+)
+def test_pictures_to_predict_on_are_those_of_the_rows_whatever_else_stands_there(root: Path, text: str):
+    found = unlabelled(write(root / "pics", text))
+    assert [Path(each).name for each in found] == ["0.png", "1.png", "0.png"]
+
+
+def test_a_table_to_predict_on_none_of_whose_pictures_is_there_says_where_paths_start(root: Path):
+    with pytest.raises(UsageError, match="relative paths start at"):
+        unlabelled(write(root, "path,label\n0.png,\n1.png,\n"))
+
+
+@pytest.mark.parametrize(
+    ("labels", "title", "found"),
+    [
+        ([0.0, 2.0, 10.0], "label", ("0", "10", "2")),
+        ([0.5, 2.0, 10.0], "label", ("0.5", "10", "2")),
+        ([1, 2, 10], "label", ("1", "10", "2")),
+        ([2.0, float("nan"), 10.0], "labels", ("10", "2")),
+        ([2.0, float("nan"), None], "label", None),
+        ([[2.0, 10.0], [], [2.0]], "labels", ("10", "2")),
+    ],
+)
+def test_numbers_in_parquet_name_classes_as_they_do_in_csv(root: Path, labels: list, title: str, found):
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    paths = [f"pics/{i}.png" for i in range(3)]
+    parquet.write_table(pa.table({"path": paths, title: labels}), root / "t.parquet")
+    if found is None:
+        assert "2 rows have no label: 2, 3" in message(root / "t.parquet")
+    else:
+        assert discover(root / "t.parquet").classes == found

@@ -3,6 +3,8 @@
 Nothing here imports torch before a verb runs, so `mixwise --help` answers at once.
 """
 
+import sys
+
 from mixwise.cli import check as check
 from mixwise.cli import data as data
 from mixwise.cli import training as training
@@ -16,6 +18,8 @@ __all__ = ["app", "main"]
 
 def main() -> None:
     """Run the command line; errors become one sentence and an exit code: 2 for usage, 1 for failure."""
+    # A name that the terminal or the file behind the pipe cannot hold is written as an escape, as on standard error.
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         app()
     except MixwiseError as error:

@@ -36,7 +36,6 @@ def check(
 ) -> None:
     """Say what is in a folder of pictures, what is wrong, and what training would do. Exit code 1: it would stop."""
     from mixwise.config import Data
-    from mixwise.labels import read_labels
     from mixwise.screening import check as run
     from mixwise.screening.check import check_beside
 
@@ -44,11 +43,8 @@ def check(
         check_beside(html, data, (".html", ".htm"))
     given = {"unknown": unknown, "on_bad": on_bad, "max_pixels": max_pixels}
     settings = Data.parse({"source": data} | {name: value for name, value in given.items() if value is not None})
-    if labels is not None:
-        names = read_labels(labels)
-        settings = settings.model_copy(update={"rename": tuple(names.rename(names.names).items())})
     with progress("checking", err) as report:
-        result = run(data, near=near, cache=cache, settings=settings, progress=report)
+        result = run(data, near=near, cache=cache, settings=settings, labels=labels, progress=report)
     if html is not None:
         from mixwise.report.check import write_page
 

@@ -154,6 +154,11 @@ def _read_classes(parent: Path, root: Path) -> dict[str, ClassFolder]:
     return classes
 
 
+def images_below(folder: Path) -> list[str]:
+    """Every picture in a folder at any depth, found as those of a class are; sorted by path."""
+    return [os.path.join(folder, image) for image in _read_class(folder, folder).images]
+
+
 def _read_class(path: Path, root: Path) -> ClassFolder:
     found = ClassFolder(path)
     pending, seen = [(path, "")], set()

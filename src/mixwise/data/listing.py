@@ -1,8 +1,10 @@
 """What a layout finds: pictures with the names of their labels, before names become numbers."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -58,7 +60,18 @@ def numbered(names: Iterable[str]) -> tuple[str, ...]:
     (('2', '9', '10'), ('10', '9', 'b'))
     """
     names = sorted(names)
-    return tuple(sorted(names, key=int) if all(name.lstrip("-").isdecimal() for name in names) else names)
+    return tuple(sorted(names, key=int) if all(re.fullmatch(r"-?\d+", name) for name in names) else names)
+
+
+def label_text(value: Any) -> str:
+    """A label as it stands in typed data as text; nothing for None and NaN. A whole number in floats is that number.
+
+    >>> label_text(2.0), label_text(2), label_text("2.0"), label_text(float("nan"))
+    ('2', '2', '2.0', '')
+    """
+    if value is None or value != value:
+        return ""
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def numbers_to_names(where: str, values: Sequence[int], classes: Sequence[str]) -> list[str]:

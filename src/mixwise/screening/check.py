@@ -14,6 +14,7 @@ from mixwise.data import Catalog, discover
 from mixwise.data.listing import counted
 from mixwise.errors import UsageError
 from mixwise.files import check_output, check_outside
+from mixwise.labels import read_labels
 from mixwise.screening.findings import Finding, Picture, Seen, find, ordered, pictures
 from mixwise.screening.leftovers import Leftovers, leftovers
 from mixwise.screening.near import look_alikes
@@ -96,6 +97,7 @@ def check(
     near: bool = False,
     cache: str | Path | None = None,
     settings: Data | None = None,
+    labels: str | Path | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> Check:
@@ -107,6 +109,7 @@ def check(
         cache: a file for the verdicts. Where it is there already, pictures of the same size and time are not read.
         settings: how training would split, name and skip, and what is too large; None: as `train` does by itself. Its
             `source` is not looked at.
+        labels: a file of class names, as for `train`.
         workers: threads; None: one for each processor core, at most 8.
         progress: called with (pictures done, pictures in all).
 
@@ -119,12 +122,15 @@ def check(
     kept = None if cache is None else Path(cache)
     if kept is not None:
         check_beside(kept, data, (".jsonl",))
+    names = None if labels is None else read_labels(labels)
     try:
         catalog = discover(
             data,
             val_split=settings.val_split,
             seed=settings.split_seed,
-            rename=dict(settings.rename),
+            classes=None if names is None else names.names,
+            owner=str(labels),
+            rename=dict(settings.rename) if names is None else names.rename(names.names),
             unknown_classes=settings.unknown,
         )
     except UsageError as error:

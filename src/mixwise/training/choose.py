@@ -9,7 +9,7 @@ from rich.console import Console
 from mixwise.config import Augment, Data, Optimizer, Preprocess, Recipe, Size, Train, VisionConfig, pair
 from mixwise.data import Catalog, Statistics, discover, located, measure
 from mixwise.data.listing import counted
-from mixwise.errors import MixwiseError, UsageError, unknown
+from mixwise.errors import MixwiseError, UsageError, printable, unknown
 from mixwise.labels import read_labels
 from mixwise.models import presets
 from mixwise.screening import Screened, class_range, screen
@@ -32,6 +32,13 @@ def plan(
     """
     given = {k.removeprefix("data."): v for k, v in settings.items() if k.startswith("data.")}
     data = Data.parse({"source": located(source)} | given)
+    try:
+        data.source.encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"{printable(data.source)}: the path has bytes that are no UTF-8, so config.toml cannot name it; rename "
+            "the folder, or give a link to it"
+        ) from None
     names = None if labels is None else read_labels(labels)
     whole = discover(
         data.source,

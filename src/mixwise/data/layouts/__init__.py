@@ -11,7 +11,7 @@ from mixwise.data.layout import read_folders
 from mixwise.data.layouts.arrays import read_arrays
 from mixwise.data.layouts.huggingface import is_saved, read_saved
 from mixwise.data.layouts.shards import find_shards, is_pattern, read_shards
-from mixwise.data.layouts.table import read_split_tables, read_table, split_tables
+from mixwise.data.layouts.table import named_pictures, read_split_tables, read_table, split_tables
 from mixwise.data.layouts.text import LISTS, TEXT_TABLES
 from mixwise.data.layouts.torchvision_sets import PREFIX, read_torchvision, with_absolute_root
 from mixwise.data.listing import Listing, from_items
@@ -72,7 +72,7 @@ def unlabelled(path: Path) -> list[str | Stored]:
             return []
     elif path.suffix.lower() not in _FILES or _is_picture(path):
         return []
-    rows = read_listing(path).rows
+    rows = named_pictures(path) if path.suffix.lower() in TABLES else read_listing(path).rows
     return [Named(row.source, f"{path}/{row.name}") if np.ndim(row.source) else row.source for row in rows]  # type: ignore
 
 

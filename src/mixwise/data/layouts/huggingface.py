@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from mixwise.data.listing import Listing, Row, numbered, numbers_to_names, split_name
+from mixwise.data.listing import Listing, Row, label_text, numbered, numbers_to_names, split_name
 from mixwise.data.source import Stored
 from mixwise.errors import UsageError
 
@@ -102,10 +102,13 @@ def _labels(table: Any, folder: Path) -> tuple[list[tuple[str, ...] | None], tup
     inner = getattr(feature, "feature", feature)
     names = tuple(getattr(inner, "names", None) or ())
     values = list(table[column])
-    several = any(isinstance(value, list) for value in values[:1])
-    rows = []
+    several = any(isinstance(value, list) for value in values)
+    rows: list[tuple[str, ...] | None] = []
     for value in values:
-        mine = value if several else [value]
-        numbered_ = names and all(isinstance(each, int) for each in mine)
-        rows.append(tuple(numbers_to_names(str(folder), mine, names) if numbered_ else map(str, mine)))
-    return list(rows), names, several
+        mine = (value or []) if several else [value]
+        if names and all(isinstance(each, int) for each in mine):
+            rows.append(tuple(numbers_to_names(str(folder), mine, names)))
+        else:
+            said = tuple(filter(None, map(label_text, mine)))
+            rows.append(said if said or several else None)
+    return rows, names, several

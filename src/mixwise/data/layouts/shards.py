@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from mixwise.data.layout import IMAGE_EXTENSIONS, JUNK
-from mixwise.data.listing import Listing, Row, kinds, listed, numbered, split_name
+from mixwise.data.listing import Listing, Row, kinds, label_text, listed, numbered, split_name
 from mixwise.data.source import Slice
 from mixwise.errors import UsageError, printable
 
@@ -165,5 +165,5 @@ def _label(where: str, suffix: str, data: bytes) -> tuple[tuple[str, ...], bool]
         raise UsageError(f"{where} holds no label: {error}") from None
     value = next((found[key] for key in _KEYS if key in found), None) if isinstance(found, dict) else found
     if isinstance(value, list):
-        return tuple(map(str, value)), True
-    return None if value is None else ((str(value),), False)
+        return tuple(filter(None, map(label_text, value))), True
+    return ((label_text(value),), False) if label_text(value) else None

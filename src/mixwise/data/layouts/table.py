@@ -10,7 +10,7 @@ import numpy as np
 
 from mixwise.data.layout import is_split_tree
 from mixwise.data.layouts.text import Cells, is_picture_name, read_text
-from mixwise.data.listing import Listing, Row, kinds, listed, marked, split_name
+from mixwise.data.listing import Listing, Row, kinds, label_text, listed, marked, split_name
 from mixwise.errors import UsageError, printable
 
 _PATH = (
@@ -55,10 +55,31 @@ def read_table(path: Path) -> Listing:
 
     Raises `UsageError` where columns cannot be told, rows contradict each other, or no file is there.
     """
+    cells, where, rows = _rows(path)
+    notes = cells.notes
+    split = _column(cells, _SPLIT)
+    rest = [i for i, name in enumerate(cells.columns) if i not in (where, split) and name]
+    labels, several = _labels(path, cells, where, rest, notes)
+    parts = ["train" if split is None else (split_name(str(cell[split])) or "") for cell in cells.rows]
+    rows = [replace(row, labels=mine, split=part) for row, mine, part in zip(rows, labels, parts, strict=True)]
+    rows = _of_splits(path, cells, split, rows, notes)
+    rows = _without_repeats(path, rows, notes)
+    _note_missing(path, rows, notes)
+    return Listing(rows, notes, several=several)
+
+
+def named_pictures(path: Path) -> list[Row]:
+    """The pictures that a table names, one a row in its order, whatever it says about labels and splits."""
+    _, _, rows = _rows(path)
+    _note_missing(path, rows, [])
+    return rows
+
+
+def _rows(path: Path) -> tuple[Cells, int, list[Row]]:
+    """(the table, its column of paths, a picture for each of its rows)."""
     cells = _read_parquet(path) if path.suffix.lower() in (".parquet", ".pq") else read_text(path)
     if not cells.rows:
         raise UsageError(f"{path} has column titles and no rows")
-    notes = cells.notes
     where = _column(cells, _PATH)
     if where is None:
         where = _only(
@@ -67,19 +88,9 @@ def read_table(path: Path) -> Listing:
     if where is None:
         shown = ", ".join(cells.columns)
         raise UsageError(f"{path}: no column holds the paths of pictures; columns: {shown}; call it 'path'")
-    split = _column(cells, _SPLIT)
-    rest = [i for i, name in enumerate(cells.columns) if i not in (where, split) and name]
-    labels, several = _labels(path, cells, where, rest, notes)
-    rows = []
     base = "" if path.parent == Path() else str(path.parent)
-    for row, mine in zip(cells.rows, labels, strict=True):
-        name = str(row[where] or "").replace("\\", "/")
-        part = "train" if split is None else (split_name(str(row[split])) or "")
-        rows.append(Row(os.path.join(base, name), printable(name), mine, part))
-    rows = _of_splits(path, cells, split, rows, notes)
-    rows = _without_repeats(path, rows, notes)
-    _note_missing(path, rows, notes)
-    return Listing(rows, notes, several=several)
+    names = [str(row[where] or "").replace("\\", "/") for row in cells.rows]
+    return cells, where, [Row(os.path.join(base, name), printable(name), None) for name in names]
 
 
 def split_tables(folder: Path, suffixes: tuple[str, ...]) -> dict[str, Path]:
@@ -169,8 +180,8 @@ def _written(path: Path, cells: Cells, column: int) -> tuple[list[tuple[str, ...
 
 
 def _names(cell: Any) -> tuple[str, ...]:
-    parts = cell if isinstance(cell, list) else ("" if cell is None else str(cell)).split(";")
-    return tuple(dict.fromkeys(name for part in parts if (name := str(part).strip())))
+    parts = map(label_text, cell) if isinstance(cell, list) else label_text(cell).split(";")
+    return tuple(dict.fromkeys(name for part in parts if (name := part.strip())))
 
 
 def _folder_name(name: str) -> tuple[str, ...] | None:
