@@ -109,3 +109,12 @@ def test_a_wrong_fold_is_refused_and_nothing_written(file, tmp_path, monkeypatch
     with pytest.raises(MixwiseError, match="nothing was written"):
         reparam(file, tmp_path / "fused.safetensors", repeats=1, limit=4)
     assert not (tmp_path / "fused.safetensors").exists()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "", "fused.txt"])
+def test_the_trainable_file_is_never_overwritten(file, tmp_path, name):
+    before = file.read_bytes()
+    with pytest.raises(UsageError, match=r"the file that is read|is a folder|must end in \.safetensors"):
+        reparam(file, tmp_path / name, repeats=1, limit=4)
+    assert file.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mixwise.comparison import prepared, preprocessing, some_pictures
 from mixwise.config import VisionConfig
 from mixwise.errors import MixwiseError, UsageError
+from mixwise.files import check_output
 from mixwise.model import Model
 from mixwise.norms import Affine, TokenBatchNorm
 from mixwise.weights import load_file, resolve, save
@@ -55,14 +56,17 @@ def reparam(
 
     Args:
         model: run folder or `.safetensors`.
-        out: the file to write; its header says form = reparameterized, and it loads only in that form.
+        out: the file to write, another than `model`; its header says form = reparameterized, and it loads only in
+            that form.
         images: files or folders to compare on; None: the built-in digits, drawn to the model's size.
         limit: how many pictures at most, evenly spread.
         repeats: timings of each form.
 
     Raises `MixwiseError` where the outputs differ by more than rounding (`TOLERANCE`); then nothing is written.
     """
-    loaded, header = load_file(resolve(model))
+    source, target = resolve(model), Path(out).expanduser()
+    check_output(target, suffixes=(".safetensors",), source=source, overwrite=True)
+    loaded, header = load_file(source)
     if header.config.form == "reparameterized":
         raise UsageError(f"{model} is re-parameterised already")
     if not isinstance(loaded.config, VisionConfig):
@@ -77,7 +81,7 @@ def reparam(
             f"re-parameterising {model} moved its outputs by {gap:.2g}, more than rounding explains: "
             "nothing was written"
         )
-    save(Path(out), fused.state_dict(), header.model_copy(update={"config": fused.config}))
+    save(target, fused.state_dict(), header.model_copy(update={"config": fused.config}))
     return report
 
 
