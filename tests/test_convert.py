@@ -466,6 +466,14 @@ def test_weights_for_any_size_are_read_for_the_size_that_is_published_with_them(
     assert convert(path, image=256, compare=False).header.preprocess.image == (256, 256)
 
 
+def test_the_hint_about_the_size_knows_presets_whose_patch_goes_with_it(tmp_path):
+    model = mixwise.create_model("pool_nano", image=64, classes=5)
+    torch.save(model.state_dict(), tmp_path / "bare.pth")
+    with pytest.raises(MixwiseError, match=r"does not fit pool_nano.*--image-size 64"):
+        convert(tmp_path / "bare.pth", model="pool_nano")
+    assert convert(tmp_path / "bare.pth", model="pool_nano", image=64).model.config == model.config
+
+
 def test_what_timm_says_beside_its_files(sample, tmp_path):
     path = write(tmp_path / "model.safetensors", sample[1], "safetensors")
     plain = convert(path).header
