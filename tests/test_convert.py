@@ -11,6 +11,7 @@ import pytest
 import timm
 import torch
 from safetensors.torch import load_file as load_safetensors
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 import mixwise
@@ -450,6 +451,29 @@ def test_class_names(tmp_path):
         read_labels(path)
 
 
+def test_weights_for_any_size_are_read_for_the_size_that_is_published_with_them(tmp_path):
+    """convformer_s18 takes any size, so its shapes do not say that a checkpoint is the one for 384 pixels."""
+    model = mixwise.create_model("convformer_s18", head_options={"eps": 1e-6})
+    entries = FORMATS["timm_metaformer"].entries(model.config)
+    path = tmp_path / "model.safetensors"
+    save_file(to_foreign(entries, model.state_dict()), path)
+    assert convert(path, compare=False).model.config.image == (224, 224)
+    tagged = convert(path, model="convformer_s18.sail_in1k_384", compare=False).header
+    assert tagged.config.image == tagged.preprocess.image == (384, 384)
+    cfg = {"mean": [0.5] * 3, "std": [0.5] * 3, "input_size": [3, 288, 320]}
+    (tmp_path / "config.json").write_text(json.dumps({"architecture": "convformer_s18", "pretrained_cfg": cfg}))
+    assert convert(path, compare=False).header.preprocess.image == (288, 320)
+    assert convert(path, image=256, compare=False).header.preprocess.image == (256, 256)
+
+
+def test_the_hint_about_the_size_knows_presets_whose_patch_goes_with_it(tmp_path):
+    model = mixwise.create_model("pool_nano", image=64, classes=5)
+    torch.save(model.state_dict(), tmp_path / "bare.pth")
+    with pytest.raises(MixwiseError, match=r"does not fit pool_nano.*--image-size 64"):
+        convert(tmp_path / "bare.pth", model="pool_nano")
+    assert convert(tmp_path / "bare.pth", model="pool_nano", image=64).model.config == model.config
+
+
 def test_what_timm_says_beside_its_files(sample, tmp_path):
     path = write(tmp_path / "model.safetensors", sample[1], "safetensors")
     plain = convert(path).header
@@ -464,6 +488,10 @@ def test_what_timm_says_beside_its_files(sample, tmp_path):
     with pytest.raises(MixwiseError, match=r"does not fit resmlp_deeper: .* \(the model that \S+config.json names\)"):
         convert(path)
     assert convert(path, model="resmlp_small").header == plain
+    larger = cfg | {"input_size": [3, 64, 96]}
+    beside.write_text(json.dumps({"architecture": "resmlp_small", "pretrained_cfg": larger}))
+    with pytest.raises(MixwiseError, match=r"linear_tokens.weight is"):
+        convert(path)  # weights of one size, and the file beside says another
     for text in ('{"architectures": ["ResNet"]}', '{"architecture": "resnet50", "pretrained_cfg": {}}', "[1]", "{"):
         beside.write_text(text)
         assert convert(path).header == plain

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from mixwise import UsageError, create_model, list_models
 from mixwise.models import describe, model_config
@@ -66,3 +67,20 @@ def test_a_mixer_registered_late_has_models():
 )
 def test_describe_counts_every_block(name):
     assert describe(name)[0] == sum(p.numel() for p in create_model(name).parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "matrices", "stem"),
+    [
+        ("resmlp_12_224", 0.02, (3 * 3 * 64) ** -0.5),
+        ("mixer_s16_224", (2 / (48 + 192)) ** 0.5, (3 * 64) ** -0.5),
+    ],
+)
+def test_papers_models_start_as_their_codes_do(name, matrices, stem):
+    """ResMLP as its authors' (truncated normal, torch's stem), Mixer as timm's (Xavier, LeCun stem)."""
+    torch.manual_seed(0)
+    model = create_model(name, image=64, patch=8, dim=48, depth=1)
+    fc1 = model.stages[0].blocks[0][1].mixer.fc1
+    assert float(fc1.weight.detach().std()) == pytest.approx(matrices, rel=0.05)
+    assert float(fc1.bias.detach().abs().max()) < 1e-5
+    assert float(model.stem.proj.weight.detach().std()) == pytest.approx(stem, rel=0.05)

@@ -8,7 +8,7 @@ from mixwise import MixwiseError, UsageError, create_model
 from mixwise.mixers import MIXERS
 from mixwise.model import build
 from mixwise.norms import Affine, TokenBatchNorm
-from mixwise.reparameterization import reparam
+from mixwise.reparameterization import compare, reparam
 from mixwise.weights import Header, info, load, save
 from testing_weights import lively
 
@@ -109,3 +109,28 @@ def test_a_wrong_fold_is_refused_and_nothing_written(file, tmp_path, monkeypatch
     with pytest.raises(MixwiseError, match="nothing was written"):
         reparam(file, tmp_path / "fused.safetensors", repeats=1, limit=4)
     assert not (tmp_path / "fused.safetensors").exists()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "", "fused.txt"])
+def test_the_trainable_file_is_never_overwritten(file, tmp_path, name):
+    before = file.read_bytes()
+    with pytest.raises(UsageError, match=r"the file that is read|is a folder|must end in \.safetensors"):
+        reparam(file, tmp_path / name, repeats=1, limit=4)
+    assert file.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_pictures_are_compared_a_few_at_a_time():
+    """All 64 at once took 4 GB for the smallest EANet."""
+    model = lively(create_model("pool_nano", image=16, classes=3)).eval()
+    fused, sizes = model.reparameterize(), []
+    model.register_forward_pre_hook(lambda module, inputs: sizes.append(len(inputs[0])))
+    pictures = torch.randn(19, 3, 16, 16)
+    report = compare(model, fused, pictures, repeats=1)
+    assert max(sizes) <= 8
+    assert report.pictures == pytest.approx(float((model(pictures) - fused(pictures)).abs().max().detach()), abs=1e-6)
+    with torch.no_grad():
+        fused.head.bias += torch.tensor([9.0, 0, 0])
+    wrong = compare(model, fused, pictures, repeats=1)
+    share = float((model(pictures).argmax(1) == fused(pictures).argmax(1)).double().mean())
+    assert (wrong.same_top1, wrong.noise) == (pytest.approx(share), pytest.approx(9.0, abs=1e-4))

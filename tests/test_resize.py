@@ -566,6 +566,15 @@ def test_a_file_is_resized_and_measured(file, tmp_path):
     assert weights_hash(load_file(out)[0].state_dict()) == weights_hash(load_file(file)[0].state_dict())
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "", "new.txt"])
+def test_the_file_that_is_read_is_never_overwritten(file, tmp_path, name):
+    before = file.read_bytes()
+    with pytest.raises(UsageError, match=r"the file that is read|is a folder|must end in \.safetensors"):
+        resize_file(file, tmp_path / name, 12, pictures=2)
+    assert file.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+
+
 def test_a_file_that_carries_damaged_weights_writes_nothing(file, tmp_path):
     model, header = load_file(file)
     with torch.no_grad():

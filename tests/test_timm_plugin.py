@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import subprocess
+import sys
 
 import pytest
 import timm
@@ -190,6 +192,12 @@ def test_copies_pickles_and_compiles(name):
         assert torch.allclose(torch.compile(model, backend="eager", fullgraph=True)(x), wanted)
     fused = model.reparameterize()
     assert torch.allclose(fused(x), wanted, atol=1e-5)
+
+
+def test_another_process_unpickles_a_model(tmp_path):
+    torch.save(make("pool_nano"), tmp_path / "model.pt")
+    code = "import sys, torch, mixwise.timm; torch.load(sys.argv[1], weights_only=False)"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "model.pt")], check=True)
 
 
 def test_optimisers_know_the_layers():

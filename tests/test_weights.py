@@ -69,6 +69,14 @@ def test_damaged_and_foreign_files(file, model, tmp_path):
         load_file(newer)
 
 
+@pytest.mark.parametrize("text", ["no JSON", "[1]", "null", '{"format": 1'])
+def test_a_damaged_header_is_one_sentence(text, tmp_path):
+    path = tmp_path / "model.safetensors"
+    save_file({"a": torch.zeros(1)}, path, metadata={KEY: text})
+    with pytest.raises(MixwiseError, match="damaged mixwise header"):
+        read_header(path)
+
+
 def test_missing_and_extra_keys_are_refused(model, tmp_path):
     path = tmp_path / "model.safetensors"
     state = model.state_dict()

@@ -12,12 +12,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mixwise.comparison import prepared, preprocessing, some_pictures
 from mixwise.config import VisionConfig
 from mixwise.errors import MixwiseError, UsageError
+from mixwise.files import check_output
 from mixwise.model import Model
 from mixwise.norms import Affine, TokenBatchNorm
 from mixwise.weights import load_file, resolve, save
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 2e-2}
 """Largest |Δ| accepted, relative to the largest output."""
+BATCH = 8
+"""Images that are compared at a time; a segmentation network takes gigabytes for more."""
 
 
 class Side(NamedTuple):
@@ -55,14 +58,17 @@ def reparam(
 
     Args:
         model: run folder or `.safetensors`.
-        out: the file to write; its header says form = reparameterized, and it loads only in that form.
+        out: the file to write, another than `model`; its header says form = reparameterized, and it loads only in
+            that form.
         images: files or folders to compare on; None: the built-in digits, drawn to the model's size.
         limit: how many pictures at most, evenly spread.
         repeats: timings of each form.
 
     Raises `MixwiseError` where the outputs differ by more than rounding (`TOLERANCE`); then nothing is written.
     """
-    loaded, header = load_file(resolve(model))
+    source, target = resolve(model), Path(out).expanduser()
+    check_output(target, suffixes=(".safetensors",), source=source, overwrite=True)
+    loaded, header = load_file(source)
     if header.config.form == "reparameterized":
         raise UsageError(f"{model} is re-parameterised already")
     if not isinstance(loaded.config, VisionConfig):
@@ -77,7 +83,7 @@ def reparam(
             f"re-parameterising {model} moved its outputs by {gap:.2g}, more than rounding explains: "
             "nothing was written"
         )
-    save(Path(out), fused.state_dict(), header.model_copy(update={"config": fused.config}))
+    save(target, fused.state_dict(), header.model_copy(update={"config": fused.config}))
     return report
 
 
@@ -89,10 +95,14 @@ def compare(original: Model, fused: Model, pictures: Tensor, *, repeats: int = 9
     noise = torch.randn(pictures.shape, generator=torch.Generator().manual_seed(0)).to(weight.dtype)
     gaps, largest, same = [], 0.0, 1.0
     for x in (noise, pictures):
-        a, b = original(x).double(), fused(x).double()
-        gaps.append(float((a - b).abs().max()))
-        largest = max(largest, float(a.abs().max()))
-        same = float((a.argmax(1) == b.argmax(1)).double().mean())
+        shares, apart = [], []
+        for batch in x.split(BATCH):
+            a, b = original(batch).double(), fused(batch).double()
+            apart.append(float((a - b).abs().max()))
+            largest = max(largest, float(a.abs().max()))
+            shares.append(float((a.argmax(1) == b.argmax(1)).double().mean()) * len(batch) / len(x))
+        gaps.append(max(apart))
+        same = sum(shares)
     times = _interleaved((original, fused), pictures[:1], repeats)
     before, after = (_side(m, pictures[:1], t) for m, t in zip((original, fused), times, strict=True))
     return Reparameterization(gaps[0], gaps[1], largest, same, len(pictures), before, after)

@@ -10,6 +10,7 @@ Guo et al., arXiv 2105.02358.
 
 import math
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -92,8 +93,9 @@ class PerformerRead(Read):
 
     def forward(self, x: Tensor) -> Tensor:
         k, q, v = self.kqv(x).chunk(3, dim=2)
-        k, q = self._features(k), self._features(q)
-        y = q @ (k.transpose(1, 2) @ v.to(k.dtype)) / (q @ k.sum(1)[:, :, None] + 1e-8)
+        with _no_autocast(x.device.type):  # it would take the products back to half precision
+            k, q = self._features(k), self._features(q)
+            y = q @ (k.transpose(1, 2) @ v.to(k.dtype)) / (q @ k.sum(1)[:, :, None] + 1e-8)
         return v + F.dropout(self.out(y.to(v.dtype)), self.dropout, self.training)
 
     def _features(self, z: Tensor) -> Tensor:
@@ -124,6 +126,11 @@ class AttentionRead(Read):
         rate = self.dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None], dropout_p=rate, scale=self.scale)
         return v + F.dropout(self.out(y[:, 0]), self.dropout, self.training)
+
+
+def _no_autocast(device: str) -> AbstractContextManager[Any]:
+    """Computing as the tensors are; the meta device has no autocast to turn off."""
+    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
 
 
 READS: dict[str, Any] = {"attention": AttentionRead, "external_attention": ExternalRead, "performer": PerformerRead}

@@ -260,6 +260,7 @@ def register() -> list[str]:
         config = model_config(name)
         assert isinstance(config, VisionConfig)
         default_cfgs.update(generate_default_cfgs(_cfgs(config)))
+        _class(ARCHITECTURES[config.kind][1])  # a process that unpickles a model has made none before
         globals()[name] = _entrypoint(name)
         register_model(globals()[name])
     return new

@@ -136,6 +136,16 @@ def test_double_normalisation_survives_where_a_division_would_be_zero_by_zero():
     assert small[0, 0].sum() < 1e-3
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_double_normalisation_is_only_rounded_at_the_end(dtype):
+    """Logarithms rounded to bfloat16 would be 0.06 apart at -20, and the weights wrong by as much."""
+    logits = (30 * torch.randn(1, 2000, 16, generator=torch.Generator().manual_seed(0))).to(dtype)
+    attention = double_normalize(logits, tokens=1, slots=2)
+    assert attention.dtype == dtype
+    wanted = double_normalize(logits.double(), tokens=1, slots=2)
+    torch.testing.assert_close(attention.double(), wanted, atol=1e-4, rtol=torch.finfo(dtype).eps)
+
+
 def test_one_token_reads_all_slots_alike():
     attention = double_normalize(torch.randn(2, 1, 4), tokens=1, slots=2)
     torch.testing.assert_close(attention, torch.full((2, 1, 4), 0.25))

@@ -260,6 +260,20 @@ def test_performer_survives_half_precision():
     assert read(torch.randn(2, 9, 16).bfloat16() * 20).isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_performer_stays_in_float32_under_autocast(dtype):
+    torch.manual_seed(0)
+    read = PerformerRead(16, 64, 0.0).eval()
+    torch.nn.init.normal_(read.kqv.weight, std=0.25)
+    torch.nn.init.eye_(read.out.weight)
+    x = (2 * torch.randn(2, 9, 16)).to(dtype).float()
+    read.kqv.weight.data = read.kqv.weight.to(dtype).float()
+    with torch.autocast("cpu", dtype=dtype):
+        found = read(x).float()
+    assert found.isfinite().all()
+    torch.testing.assert_close(found, read(x), atol=0.05 * float(read(x).detach().abs().max()), rtol=0)
+
+
 # --- the models -------------------------------------------------------------------------------------------------------
 
 

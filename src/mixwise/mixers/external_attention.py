@@ -19,16 +19,19 @@ def double_normalize(
 
         A[n,s] = B[n,s] / (eps + sum_s B[n,s]),  B = softmax over n of L   =   softmax over s of log B, for eps = 0
 
-    Logarithms cannot underflow to 0/0, in any precision. `mask` broadcasts to the logits; its False tokens stay out
-    of the softmax over tokens, and their own rows are uniform. `eps` None: 0; the authors' code has 1e-9.
+    Logarithms cannot underflow to 0/0; they are float32 at least, since bfloat16 would round them by several percent.
+    `mask` broadcasts to the logits; its False tokens stay out of the softmax over tokens, and their own rows are
+    uniform. `eps` None: 0; the authors' code has 1e-9.
     """
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if mask is not None:
-        logits = logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
-    log_b = F.log_softmax(logits, tokens)
+        wide = wide.masked_fill(~mask, torch.finfo(wide.dtype).min)
+    log_b = F.log_softmax(wide, tokens)
     if mask is not None:
         log_b = log_b.masked_fill(~mask, 0)
     a = log_b.softmax(slots)
-    return a if eps is None else a * (log_b.logsumexp(slots, keepdim=True) - math.log(eps)).sigmoid()
+    a = a if eps is None else a * (log_b.logsumexp(slots, keepdim=True) - math.log(eps)).sigmoid()
+    return a.to(logits.dtype)
 
 
 def is_double(norm: str, eps: float | None) -> bool:
@@ -83,8 +86,7 @@ class ExternalAttention(Mixer):
     ) -> None:
         super().__init__(dim, tokens, grid)
         positive("memory", memory)
-        self.doubly = is_double(norm, eps)
-        self.shift_blind = self.doubly
+        self.doubly = self.shift_blind = is_double(norm, eps)
         self.eps = eps
         self.readers = ("query",) if query else ("key",)
         self.writers = ("out",) if out else ("value",)

@@ -26,7 +26,9 @@ tokens and a hidden layer (tanh) in the head, and nothing else; timm takes the m
 norms have eps 1e-6, the one in the gate 1e-5; lucidrains' all 1e-5 (the converter sets it), with f = 4 · dim unless
 asked for 6. Stochastic depth: the paper gives the probability to keep a block (1, 0.95 and 0.8 for Ti, S and B) and not
 how it is spread: constant here, per sample and rescaled as in timm. lucidrains drops whole layers for the batch without
-rescaling (`drop_path_batch`, `drop_path_rescale`). The weights stay with the number of tokens that they are built for.
+rescaling (`drop_path_batch`, `drop_path_rescale`). The paper says of the start of U, V and stem nothing: here Xavier
+uniform and LeCun normal as in timm, the biases of U and V as in torch's linear layers (timm: near zero). The weights
+stay with the number of tokens that they are built for.
 """
 
 from typing import Any, Literal
@@ -104,6 +106,7 @@ def gmlp(
             "channels": channels,
             "classes": classes,
             "patch": pair(patch),
+            "stem_init": "lecun",
             "stages": (StageConfig(depth=depth, dim=dim, branches=branches),),
             "norm_eps": norm_eps,
             "drop_path": drop_path,

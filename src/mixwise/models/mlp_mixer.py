@@ -19,8 +19,9 @@ Source: Tolstikhin et al., "MLP-Mixer: An all-MLP Architecture for Vision", arXi
 The JFT weights were never released. gmixer is an experiment of timm: both MLPs gated, u · silu(v).
 
 Differs: Google's code has the tanh form of GELU, timm and these presets the erf form (`gelu="tanh"` names the other;
-the converter of Google's `.npz` sets it). Stochastic depth rises linearly as in the paper; timm's is constant. The head
-starts at zero, as in Google's code and timm's (`head_std`).
+the converter of Google's `.npz` sets it). Stochastic depth rises linearly as in the paper; timm's is constant. Weights
+start as in timm and scenic: Xavier uniform in the blocks (Google's own code: LeCun normal), LeCun normal in the stem,
+zero in the head (`head_std`). In gmixer the channel MLPs and their biases start as torch's linear layers.
 
 Another resolution: `mixwise.resize`. The paper's expansion of the token MLP (appendix C, which no public code has) is
 method="expand"; the default interpolates it. docs/resolution.md compares them.
@@ -71,7 +72,9 @@ def mlp_mixer(
         classes=classes,
         patch=pair(patch),
         stages=(StageConfig(depth=depth, dim=dim, branches=branches),),
+        stem_init="lecun",
         head_options={"std": head_std},
+        init="own" if gated else "flax",
         drop_path=drop_path,
     )
 

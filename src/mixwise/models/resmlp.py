@@ -18,7 +18,9 @@ arXiv 2105.03404, section 2 and tables 1 and 4; weights of facebookresearch/deit
 What the authors' code calls B24 has patch 8 (`resmlp_big_24_224`, timm's name); the paper's table has patch 16.
 
 Differs: the paper's equations have a shift behind each branch, its listing and both codes only the factor γ; so has
-this. γ of the 12-layer models starts at 0.1 as the authors have it; timm has 1e-4 (`layer_scale`).
+this. All weights start as in the authors' code: truncated normal with deviation 0.02, the stem as torch's convolutions.
+timm starts otherwise (Xavier, the head at zero). γ of the 12-layer models starts at 0.1 as the authors have it; timm
+has 1e-4 (`layer_scale`).
 
 Another resolution: the paper has no rule; `mixwise.resize` stretches the rows as filters (docs/resolution.md).
 """
@@ -60,6 +62,7 @@ def resmlp(
         patch=pair(patch),
         stages=(StageConfig(depth=depth, dim=dim, branches=branches),),
         norm=norm,
+        init="normal",
         layer_scale=layer_scale,
         drop_path=drop_path,
         drop_path_schedule="constant",

@@ -18,7 +18,7 @@ from mixwise.weights.identify import recognise as recognise
 from mixwise.weights.mapping import Format, to_native
 from mixwise.weights.names import default_names
 from mixwise.weights.native import Header, is_native, save, versions
-from mixwise.weights.published import beside, preprocessing_of, split_tag
+from mixwise.weights.published import beside, preprocessing_of, published, split_tag
 from mixwise.weights.verify import check_numbers, compare_with_timm, finite, round_trip
 
 
@@ -86,7 +86,8 @@ def convert(
         model: preset; with the tag of public weights behind a dot, their preprocessing is stored. None: the preset
             whose shapes fit.
         source: name of the format; None: recognised by its keys.
-        image: size that the weights are for, where it is not the preset's.
+        image: size that the weights are for; None: what is published with them (by the tag, or timm's `config.json`
+            beside the file), else the preset's.
         new_head: make a fresh head for so many classes instead of reading the file's.
         weights: which to take where a file has both; None: those that its authors evaluate.
         classes: names in the order of the outputs; their number must fit. None given: ImageNet's, or numbers.
@@ -109,6 +110,10 @@ def convert(
         found = None
     if found is not None and name is None:
         name = found.model
+    if image is None and name is not None and tag:
+        image = published(name, tag).image
+    elif image is None and found is not None:
+        image = found.image
     try:
         form, config, averaged = _recognise(file, source, path, model=name, image=image, weights=weights, notes=notes)
     except MixwiseError as error:

@@ -237,6 +237,10 @@ def _size_hint(form: Format, config: ModelConfig, shapes: Shapes) -> str:
     if not isinstance(config, VisionConfig):
         return ""
     for side in SIDES:
-        if not differences(form, config.model_copy(update={"image": (side, side)}), shapes):
+        resized: ModelConfig = config.model_copy(update={"image": (side, side)})
+        preset = _preset(config.name, (side, side))
+        if preset != model_config(config.name).model_copy(update={"image": (side, side)}):
+            resized = _fitted(form, preset, shapes)  # its patch goes with the image size
+        if not differences(form, resized, shapes):
             return f". The shapes are those for {side}×{side} pixels, or as many tokens: --image-size {side}"
     return ""

@@ -85,7 +85,12 @@ def read_header(path: Path) -> Header:
         raise MixwiseError(
             f"{path} is a safetensors file without a mixwise header: bare weights do not say their model"
         )
-    found = json.loads(metadata[KEY])
+    try:
+        found = json.loads(metadata[KEY])
+    except json.JSONDecodeError:
+        found = None
+    if not isinstance(found, dict):
+        raise MixwiseError(f"{path} has a damaged mixwise header: it is no JSON table")
     if found.get("format") != FORMAT:
         raise MixwiseError(f"{path} has format {found.get('format')}; this version of mixwise reads format {FORMAT}")
     return Header.parse(found, str(path))

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import timm
 
+from mixwise.config import Size
 from mixwise.errors import UsageError, unknown
 from mixwise.models import list_models
 
@@ -185,6 +186,8 @@ class Beside(NamedTuple):
     path: Path
     model: str
     preprocess: dict[str, Any]
+    image: Size | None
+    """What the weights were trained or evaluated at, where it says so."""
 
 
 def beside(checkpoint: Path) -> Beside | None:
@@ -194,7 +197,10 @@ def beside(checkpoint: Path) -> Beside | None:
         return None
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        found = Beside(path, str(data["architecture"]), _settings(data["pretrained_cfg"]))
+        config = data["pretrained_cfg"]
+        size = config.get("input_size")
+        image = None if size is None else (int(size[1]), int(size[2]))
+        found = Beside(path, str(data["architecture"]), _settings(config), image)
         return found if found.model in list_models() else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
