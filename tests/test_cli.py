@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shlex
 
 import pytest
 from PIL import Image
@@ -48,6 +49,24 @@ def test_predict_table_has_a_row_for_the_bad_file(run, pictures, monkeypatch):
     text = call("predict", run, pictures, code=1)
     assert "broken é.png" in text
     assert text.count(".png") >= 6
+
+
+def test_hints_are_commands_that_a_shell_reads_back(tmp_path, capsys, monkeypatch):
+    place = tmp_path / "mit Leerzeichen & ä"
+    text = call("train", "digits", "--model", "pool_nano", "--epochs", 1, "--out", place / "run")
+    hints = [shlex.split(line)[-4:] for line in text.splitlines() if "mixwise" in line]
+    assert ["mixwise", "predict", str(place / "run"), "YOUR_PICTURES"] in hints
+    assert ["mixwise", "evaluate", str(place / "run"), "digits"] in hints
+    text = call("reparam", place / "run", "-o", place / "fused.safetensors")
+    assert shlex.split(text.splitlines()[-1])[-2:] == [str(place / "fused.safetensors"), "IMAGES"]
+    code, message = fails(capsys, monkeypatch, "train", "digits", "--out", place / "run")
+    assert code == 2
+    assert shlex.split(message)[-2:] == ["--resume", str(place / "run")]
+
+
+def test_a_folder_in_use_is_refused_before_the_pictures_are_looked_at(run, capsys, monkeypatch):
+    monkeypatch.setattr("mixwise.trainer.plan", lambda *_: pytest.fail("looked at the pictures"))
+    assert fails(capsys, monkeypatch, "train", "digits", "--out", run)[0] == 2
 
 
 def test_predict_json(run, pictures):

@@ -11,6 +11,7 @@ from mixwise.config import VisionConfig, pair
 from mixwise.data import BadImages, discover, loader
 from mixwise.errors import MixwiseError, UsageError
 from mixwise.evaluation import settle
+from mixwise.files import command
 from mixwise.labels import write_labels
 from mixwise.prediction import Predictor
 from mixwise.report.run import write_report
@@ -138,6 +139,8 @@ def begin(
     """Choose, build and check everything, then make the run folder; `settings` as `plan` takes them."""
     if data is None:
         raise UsageError("which pictures? Give a folder, or the name of built-in data: digits")
+    if out is not None:
+        Run(out).check_new(data)
     start = at_size(read_start(settings), settings.get("preprocess.image"))
     catalog, config = plan(data, settings, console, start, labels)
     prepared = prepare(catalog, config, *initial_model(config, start))
@@ -263,7 +266,8 @@ def _run(run: Run, prepared: Prepared, console: Console, state: Path | None = No
         else:
             _fit(run, prepared, console, state, bad)
     except KeyboardInterrupt:
-        console.print(f"\nstopped; go on with: mixwise train --resume {run.folder}", highlight=False, markup=False)
+        again = command("mixwise", "train", "--resume", run.folder)
+        console.print(f"\nstopped; go on with: {again}", highlight=False, markup=False)
         raise
     predictor = Predictor(run.best, device=prepared.device, max_pixels=config.data.max_pixels)
     found, chosen = settle(predictor, prepared.val_set.items, prepared.catalog.source, bad["val"])

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from mixwise.cli.shared import Model, app, out
 from mixwise.errors import UsageError
+from mixwise.files import command
 
 if TYPE_CHECKING:
     from mixwise.config import Decision, Preprocess
@@ -59,7 +60,7 @@ def reparam(
     out.print(
         f"largest |Δ|: {report.noise:.1e} on noise, {report.pictures:.1e} on {report.pictures_compared} pictures "
         f"(largest output {report.largest:.3g}); same first class: {report.same_top1:.1%}\n"
-        f"written to {output}\nnext: mixwise predict {output} IMAGES",
+        f"written to {output}\nnext: {command('mixwise', 'predict', output, 'IMAGES')}",
         highlight=False,
         markup=False,
     )
@@ -185,7 +186,7 @@ def convert(
     rows += [("checked", said) for said in made.checks] + [("note", said) for said in made.notes]
     _print_rows([*rows, ("written", _written(output))])
     if header.task == "classify" and header.classes and header.preprocess is not None:
-        out.print(f"\nnext:  mixwise predict {output} IMAGES", highlight=False, markup=False)
+        out.print(f"\nnext:  {command('mixwise', 'predict', output, 'IMAGES')}", highlight=False, markup=False)
 
 
 def _convert_back(model: Path, output: Path, to: str, force: bool) -> None:
