@@ -4,6 +4,7 @@ import csv
 import json
 import shlex
 
+import numpy as np
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 from mixwise import train
 from mixwise.cli import app, main
 from mixwise.cli.shared import out
+from mixwise.cli.using import _print_confusions
 from mixwise.data import export_builtin
 
 RUNNER = CliRunner()
@@ -150,6 +152,35 @@ def test_info_and_list(run):
     assert json.loads(call("info", run, "--json"))["config"]["name"] == "pool_nano"
     assert "pool_nano" in call("list", "pool*")
     assert "token_mlp_nano" in json.loads(call("list", "--json"))
+
+
+def test_narrow_terminals_show_the_parameters_of_models(monkeypatch):
+    monkeypatch.setattr(out, "width", 80)
+    lines = call("list", "*_compact_small").splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert all(" M " in line for line in lines[1:])
+
+
+def test_rows_stay_whole_in_a_pipe(tmp_path, capsys, monkeypatch):
+    name = "Eretmochelys imbricata subsp. bissa sensu lato " * 3
+    for i in range(3):
+        (tmp_path / "data" / f"{name}{i}").mkdir(parents=True)
+        Image.new("L", (8, 8), 40 * i).save(tmp_path / "data" / f"{name}{i}" / "a.png")
+    monkeypatch.setattr(out, "_width", None)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr("sys.argv", ["mixwise", "classes", str(tmp_path / "data")])
+    with pytest.raises(SystemExit):
+        main()
+    assert sum(name in line for line in capsys.readouterr().out.splitlines()) == 3
+
+
+@pytest.mark.parametrize(("names", "whole"), [(("a", "b"), True), (("a" * 50, "b" * 50), False)])
+def test_a_confusion_matrix_that_is_too_wide_gives_way_to_its_mistakes(names, whole, capsys, monkeypatch):
+    monkeypatch.setattr(out, "width", 80)
+    _print_confusions(np.array([[2, 1], [0, 3]]), names)
+    text = capsys.readouterr().out
+    assert ("truth ↓" in text) == whole
+    assert (f"1 × {names[0]} taken for {names[1]}" in text) == (not whole)
 
 
 def test_errors_are_one_sentence_with_an_exit_code(run, tmp_path, capsys, monkeypatch):

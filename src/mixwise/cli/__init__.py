@@ -3,12 +3,14 @@
 Nothing here imports torch before a verb runs, so `mixwise --help` answers at once.
 """
 
+import os
+
 from mixwise.cli import check as check
 from mixwise.cli import data as data
 from mixwise.cli import training as training
 from mixwise.cli import using as using
 from mixwise.cli import weights as weights
-from mixwise.cli.shared import app, err, escape
+from mixwise.cli.shared import WIDE, app, err, escape, out
 from mixwise.errors import MixwiseError
 
 __all__ = ["app", "main"]
@@ -16,6 +18,8 @@ __all__ = ["app", "main"]
 
 def main() -> None:
     """Run the command line; errors become one sentence and an exit code: 2 for usage, 1 for failure."""
+    if not out.is_terminal and "COLUMNS" not in os.environ:
+        out.width = WIDE
     try:
         app()
     except MixwiseError as error:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from mixwise.cli.shared import Model, app, out
 from mixwise.errors import UsageError
@@ -110,10 +111,10 @@ def list_(
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("model", no_wrap=True, min_width=max(map(len, names)))
     table.add_column("parameters", justify="right", no_wrap=True, min_width=10)
-    table.add_column("what mixes the tokens", no_wrap=True, overflow="ellipsis")
+    table.add_column("what mixes the tokens")
     for name in names:
         parameters, summary = describe(name)
-        table.add_row(name, f"{parameters / 1e6:.2f} M", summary)
+        table.add_row(name, f"{parameters / 1e6:.2f} M", Text(summary, no_wrap=True, overflow="ellipsis"))
     out.print(table, highlight=False)
 
 
