@@ -66,6 +66,24 @@ def test_hints_are_commands_that_a_shell_reads_back(tmp_path, capsys, monkeypatc
     assert shlex.split(message)[-2:] == ["--resume", str(place / "run")]
 
 
+@pytest.mark.parametrize(("verb", "options"), [("reparam", ()), ("resize", ("--image-size", 12))])
+def test_no_weights_are_lost_to_a_result(verb, options, run, tmp_path, capsys, monkeypatch):
+    before = (run / "model.safetensors").read_bytes()
+    other = tmp_path / "other.safetensors"
+    other.write_bytes(b"mine")
+    for place, force, said in (
+        (run / "model.safetensors", True, "is the file that is read"),
+        (other, False, "exists already"),
+        (tmp_path / "new.bin", False, "must end in .safetensors"),
+    ):
+        code, message = fails(capsys, monkeypatch, verb, run, *options, "-o", place, *["--force"] * force)
+        assert (code, said in message) == (2, True), message
+    assert (run / "model.safetensors").read_bytes() == before
+    assert other.read_bytes() == b"mine"
+    call(verb, run, *options, "-o", other, "--force")
+    assert len(other.read_bytes()) > 1000
+
+
 def test_a_folder_in_use_is_refused_before_the_pictures_are_looked_at(run, capsys, monkeypatch):
     monkeypatch.setattr("mixwise.trainer.plan", lambda *_: pytest.fail("looked at the pictures"))
     assert fails(capsys, monkeypatch, "train", "digits", "--out", run)[0] == 2

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mixwise.comparison import prepared, preprocessing, some_pictures
 from mixwise.config import VisionConfig
 from mixwise.errors import MixwiseError, UsageError
+from mixwise.files import check_output
 from mixwise.model import Model
 from mixwise.norms import Affine, TokenBatchNorm
 from mixwise.weights import load_file, resolve, save
@@ -49,7 +50,13 @@ class Reparameterization(NamedTuple):
 
 
 def reparam(
-    model: str | Path, out: str | Path, *, images: list[str] | None = None, limit: int = 64, repeats: int = 9
+    model: str | Path,
+    out: str | Path,
+    *,
+    images: list[str] | None = None,
+    limit: int = 64,
+    repeats: int = 9,
+    overwrite: bool = False,
 ) -> Reparameterization:
     """Fold a model file and write the result, after checking that it answers the same.
 
@@ -59,10 +66,13 @@ def reparam(
         images: files or folders to compare on; None: the built-in digits, drawn to the model's size.
         limit: how many pictures at most, evenly spread.
         repeats: timings of each form.
+        overwrite: replace `out` where it is another file than the one that is read.
 
     Raises `MixwiseError` where the outputs differ by more than rounding (`TOLERANCE`); then nothing is written.
     """
-    loaded, header = load_file(resolve(model))
+    source, target = resolve(model), Path(out).expanduser()
+    check_output(target, suffixes=(".safetensors",), source=source, overwrite=overwrite)
+    loaded, header = load_file(source)
     if header.config.form == "reparameterized":
         raise UsageError(f"{model} is re-parameterised already")
     if not isinstance(loaded.config, VisionConfig):
@@ -77,7 +87,7 @@ def reparam(
             f"re-parameterising {model} moved its outputs by {gap:.2g}, more than rounding explains: "
             "nothing was written"
         )
-    save(Path(out), fused.state_dict(), header.model_copy(update={"config": fused.config}))
+    save(target, fused.state_dict(), header.model_copy(update={"config": fused.config}))
     return report
 
 

@@ -11,6 +11,7 @@ import torch
 from mixwise.comparison import answers, preprocessing, some_pictures
 from mixwise.config import Decision, Size, VisionConfig, pair
 from mixwise.errors import MixwiseError, UsageError, unknown
+from mixwise.files import check_output
 from mixwise.mixers.base import ResizeMethod
 from mixwise.model import Model, build
 from mixwise.weights import Header, load_file, resolve, save
@@ -109,6 +110,7 @@ def resize_file(
     method: ResizeMethod = "auto",
     images: Sequence[str] | None = None,
     pictures: int = PICTURES,
+    overwrite: bool = False,
 ) -> Resized:
     """Resize a model file, measure on pictures how its answers move, and write it.
 
@@ -118,10 +120,13 @@ def resize_file(
         image, method: as in `resize`.
         images: files or folders to compare on; None: the built-in digits.
         pictures: at most so many, evenly spread over what there is.
+        overwrite: replace `out` where it is another file than the one that is read.
 
     Raises `MixwiseError` where the resized model gives numbers that are not finite; then nothing is written.
     """
-    source, header = load_file(resolve(model))
+    file, target = resolve(model), Path(out).expanduser()
+    check_output(target, suffixes=(".safetensors",), source=file, overwrite=overwrite)
+    source, header = load_file(file)
     made = resize(source, image, method=method)
     if not isinstance(made.config, VisionConfig):
         raise UsageError(f"{made.config.name} is no model of images and has no image size")
@@ -134,7 +139,7 @@ def resize_file(
         raise MixwiseError(f"{before.name} at the new size gives infinite or undefined numbers; nothing was written")
     kept = {"config": made.config, "preprocess": larger if header.preprocess else None}
     header = header.model_copy(update=kept | {"metrics": {}, "decision": Decision()})
-    save(Path(out), made.state_dict(), header)
+    save(target, made.state_dict(), header)
     return Resized(
         model=made,
         header=header,

@@ -14,6 +14,8 @@ from mixwise.files import command
 if TYPE_CHECKING:
     from mixwise.config import Decision, Preprocess
 
+Force = Annotated[bool, typer.Option("--force", help="Replace OUT where it exists.")]
+
 
 @app.command()
 def info(model: Model, json: Annotated[bool, typer.Option("--json", help="Print the header as JSON.")] = False) -> None:
@@ -48,11 +50,12 @@ def reparam(
     model: Model,
     output: Annotated[Path, typer.Option("--out", "-o", help="The .safetensors file to write.")],
     images: Annotated[list[str] | None, typer.Option(help="What to compare on; default: digits.")] = None,
+    force: Force = False,
 ) -> None:
     """Fold norms, scales and local branches into the layers beside them: equal outputs, fewer operators."""
     from mixwise.reparameterization import reparam as fold
 
-    report = fold(model, output, images=images)
+    report = fold(model, output, images=images, overwrite=force)
     table = Table("", "before", "after", box=None, pad_edge=False)
     for name in ("parameters", "operators", "norms", "milliseconds"):
         before, after = (getattr(side, name) for side in (report.before, report.after))
@@ -76,11 +79,12 @@ def resize(
         Literal["auto", "smooth", "expand"], typer.Option(help="smooth interpolates, expand makes the papers' copies.")
     ] = "auto",
     images: Annotated[list[str] | None, typer.Option(help="What to compare on; default: digits.")] = None,
+    force: Force = False,
 ) -> None:
     """Carry a model's weights to another image size, and say how much its answers move on real pictures."""
     from mixwise.resizing import parse_size, resize_file
 
-    made = resize_file(model, output, parse_size(image_size), method=method, images=images)
+    made = resize_file(model, output, parse_size(image_size), method=method, images=images, overwrite=force)
     config, (before, after) = made.header.config, (f"{n / 1e6:.2f} M" for n in made.parameters)
     out.print(
         f"{config.name}: {made.before[0]}×{made.before[1]} → {made.after[0]}×{made.after[1]} pixels, "
@@ -139,7 +143,7 @@ def convert(
     labels: Annotated[
         Path | None, typer.Option(help="Class names in the order of the outputs, a line each or JSON.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace OUT where it exists.")] = False,
+    force: Force = False,
     list_formats: Annotated[bool, typer.Option("--list", help="List the formats and leave.")] = False,
 ) -> None:
     """Make a model file of somebody's checkpoint, or the other way round; all is checked before anything is written."""
