@@ -3,9 +3,11 @@
 import csv
 import json
 import os
+import shlex
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
@@ -13,6 +15,7 @@ from typer.testing import CliRunner
 from mixwise import UsageError, train
 from mixwise.cli import app, main
 from mixwise.cli.shared import out
+from mixwise.cli.using import _print_confusions
 from mixwise.data import export_builtin
 
 RUNNER = CliRunner()
@@ -51,6 +54,42 @@ def test_predict_table_has_a_row_for_the_bad_file(run, pictures, monkeypatch):
     text = call("predict", run, pictures, code=1)
     assert "broken é.png" in text
     assert text.count(".png") >= 6
+
+
+def test_hints_are_commands_that_a_shell_reads_back(tmp_path, capsys, monkeypatch):
+    place = tmp_path / "mit Leerzeichen & ä"
+    text = call("train", "digits", "--model", "pool_nano", "--epochs", 1, "--out", place / "run")
+    hints = [shlex.split(line)[-4:] for line in text.splitlines() if "mixwise" in line]
+    assert ["mixwise", "predict", str(place / "run"), "YOUR_PICTURES"] in hints
+    assert ["mixwise", "evaluate", str(place / "run"), "digits"] in hints
+    text = call("reparam", place / "run", "-o", place / "fused.safetensors")
+    assert shlex.split(text.splitlines()[-1])[-2:] == [str(place / "fused.safetensors"), "IMAGES"]
+    code, message = fails(capsys, monkeypatch, "train", "digits", "--out", place / "run")
+    assert code == 2
+    assert shlex.split(message)[-2:] == ["--resume", str(place / "run")]
+
+
+@pytest.mark.parametrize(("verb", "options"), [("reparam", ()), ("resize", ("--image-size", 12))])
+def test_no_weights_are_lost_to_a_result(verb, options, run, tmp_path, capsys, monkeypatch):
+    before = (run / "model.safetensors").read_bytes()
+    other = tmp_path / "other.safetensors"
+    other.write_bytes(b"mine")
+    for place, force, said in (
+        (run / "model.safetensors", True, "is the file that is read"),
+        (other, False, "exists already"),
+        (tmp_path / "new.bin", False, "must end in .safetensors"),
+    ):
+        code, message = fails(capsys, monkeypatch, verb, run, *options, "-o", place, *["--force"] * force)
+        assert (code, said in message) == (2, True), message
+    assert (run / "model.safetensors").read_bytes() == before
+    assert other.read_bytes() == b"mine"
+    call(verb, run, *options, "-o", other, "--force")
+    assert len(other.read_bytes()) > 1000
+
+
+def test_a_folder_in_use_is_refused_before_the_pictures_are_looked_at(run, capsys, monkeypatch):
+    monkeypatch.setattr("mixwise.trainer.plan", lambda *_: pytest.fail("looked at the pictures"))
+    assert fails(capsys, monkeypatch, "train", "digits", "--out", run)[0] == 2
 
 
 def test_predict_json(run, pictures):
@@ -134,6 +173,35 @@ def test_info_and_list(run):
     assert json.loads(call("info", run, "--json"))["config"]["name"] == "pool_nano"
     assert "pool_nano" in call("list", "pool*")
     assert "token_mlp_nano" in json.loads(call("list", "--json"))
+
+
+def test_narrow_terminals_show_the_parameters_of_models(monkeypatch):
+    monkeypatch.setattr(out, "width", 80)
+    lines = call("list", "*_compact_small").splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert all(" M " in line for line in lines[1:])
+
+
+def test_rows_stay_whole_in_a_pipe(tmp_path, capsys, monkeypatch):
+    name = "Eretmochelys imbricata subsp. bissa sensu lato " * 3
+    for i in range(3):
+        (tmp_path / "data" / f"{name}{i}").mkdir(parents=True)
+        Image.new("L", (8, 8), 40 * i).save(tmp_path / "data" / f"{name}{i}" / "a.png")
+    monkeypatch.setattr(out, "_width", None)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr("sys.argv", ["mixwise", "classes", str(tmp_path / "data")])
+    with pytest.raises(SystemExit):
+        main()
+    assert sum(name in line for line in capsys.readouterr().out.splitlines()) == 3
+
+
+@pytest.mark.parametrize(("names", "whole"), [(("a", "b"), True), (("a" * 50, "b" * 50), False)])
+def test_a_confusion_matrix_that_is_too_wide_gives_way_to_its_mistakes(names, whole, capsys, monkeypatch):
+    monkeypatch.setattr(out, "width", 80)
+    _print_confusions(np.array([[2, 1], [0, 3]]), names)
+    text = capsys.readouterr().out
+    assert ("truth ↓" in text) == whole
+    assert (f"1 × {names[0]} taken for {names[1]}" in text) == (not whole)
 
 
 def test_errors_are_one_sentence_with_an_exit_code(run, tmp_path, capsys, monkeypatch):

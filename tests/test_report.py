@@ -1,5 +1,6 @@
 """Pages and plots with awkward names and numbers."""
 
+import jinja2
 import numpy as np
 import pytest
 from PIL import Image
@@ -23,6 +24,31 @@ def test_only_the_most_confused_classes_are_drawn_when_there_are_many():
     assert "class07" in text
     assert "class09" in text
     assert text.count("class") <= 40
+
+
+def test_a_part_of_the_classes_is_called_one():
+    counts = np.eye(50, dtype=int)
+    names = [f"class{i:02d}" for i in range(50)]
+    assert confusion_matrix(counts, names, limit=50).axes[0].get_title() == ""
+    assert confusion_matrix(counts, names, limit=4).axes[0].get_title().startswith("the 4 of 50 classes")
+
+
+def test_long_class_names_leave_room_and_differ_at_both_ends():
+    long = [f"{start}{'x' * 80}{end}" for start in "ab" for end in "yz"]
+    labels = [tick.get_text() for tick in confusion_matrix(np.eye(4, dtype=int), long).axes[0].get_yticklabels()]
+    assert max(map(len, labels)) <= 40
+    assert len(set(labels)) == 4
+
+
+def test_epochs_are_whole():
+    rows = [{"epoch": str(n), "train_loss": "1"} for n in (1, 2)]
+    assert all(tick == int(tick) for tick in curves(rows, "accuracy").axes[0].get_xticks())
+
+
+def test_parts_of_a_path_keep_their_order_in_any_script():
+    loader = jinja2.PackageLoader("mixwise.report", "templates")
+    path = jinja2.Environment(loader=loader, autoescape=True).get_template("path.html").module.path
+    assert path("نجم/<5>.png") == "<bdi>نجم</bdi>/<bdi>&lt;5&gt;.png</bdi>"
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "mAP"])

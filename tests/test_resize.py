@@ -561,7 +561,7 @@ def test_a_file_is_resized_and_measured(file, tmp_path):
     assert result.parameters[0] < result.parameters[1]
     assert mixwise.Predictor(out)(torch.zeros(1, 8, 8))[0].label in "0123456789"
     assert torch.equal(resize(file, (12, 16))(torch.ones(1, 1, 12, 16)), load_file(out)[0](torch.ones(1, 1, 12, 16)))
-    same = resize_file(file, out, 8)
+    same = resize_file(file, out, 8, overwrite=True)
     assert (same.same, same.change) == (1.0, 0.0)
     assert weights_hash(load_file(out)[0].state_dict()) == weights_hash(load_file(file)[0].state_dict())
 
@@ -595,7 +595,7 @@ def test_command_line(file, tmp_path, capsys, monkeypatch):
     pictures = tmp_path / "pictures"
     mixwise.data.export_builtin("digits", pictures, count=7)
     again = CliRunner().invoke(
-        app, ["resize", str(file), "--image-size", "16", "-o", str(out), "--images", str(pictures)]
+        app, ["resize", str(file), "--image-size", "16", "-o", str(out), "--force", "--images", str(pictures)]
     )
     assert "7 pictures" in again.stdout
     assert json.loads(read_header(out).to_json())["config"]["image"] == [16, 16]

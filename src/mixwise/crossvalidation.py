@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mixwise.errors import MixwiseError, UsageError
-from mixwise.files import write_text
+from mixwise.files import command, write_text
 from mixwise.trainer import TrainResult, begin, go_on
 from mixwise.training.run import Run, free_folder
 from mixwise.training.settings import read_recipe
@@ -101,7 +101,9 @@ def _all(runs: list[Run], console: Console) -> CrossValidation:
         try:
             results.append(go_on(run, console))
         except KeyboardInterrupt:
-            console.print(f"all folds: mixwise train --resume {folder}", highlight=False, markup=False)
+            console.print(
+                f"all folds: {command('mixwise', 'train', '--resume', folder)}", highlight=False, markup=False
+            )
             raise
         except MixwiseError as error:
             raise type(error)(f"fold {number}: {error}") from None

@@ -1,6 +1,8 @@
 """Writing files so that a crash leaves the old one or the new one, never half of one."""
 
 import os
+import shlex
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,7 +51,10 @@ def replacing(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
+        temporary.touch()
+        mode = temporary.stat().st_mode
         yield temporary
+        os.chmod(temporary, mode)  # safetensors would leave a file that only its owner can read
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -59,6 +64,12 @@ def replacing(path: Path) -> Iterator[Path]:
         raise OSError(error.errno, error.strerror, str(path)) from None  # the name that people know
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def command(*words: object) -> str:
+    """A line that the shell of this machine reads as these words."""
+    texts = [str(word) for word in words]
+    return subprocess.list2cmdline(texts) if os.name == "nt" else shlex.join(texts)
 
 
 def write_text(path: Path, text: str) -> None:

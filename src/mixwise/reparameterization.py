@@ -52,7 +52,13 @@ class Reparameterization(NamedTuple):
 
 
 def reparam(
-    model: str | Path, out: str | Path, *, images: list[str] | None = None, limit: int = 64, repeats: int = 9
+    model: str | Path,
+    out: str | Path,
+    *,
+    images: list[str] | None = None,
+    limit: int = 64,
+    repeats: int = 9,
+    overwrite: bool = False,
 ) -> Reparameterization:
     """Fold a model file and write the result, after checking that it answers the same.
 
@@ -63,11 +69,12 @@ def reparam(
         images: files or folders to compare on; None: the built-in digits, drawn to the model's size.
         limit: how many pictures at most, evenly spread.
         repeats: timings of each form.
+        overwrite: replace `out` where it is another file than the one that is read.
 
     Raises `MixwiseError` where the outputs differ by more than rounding (`TOLERANCE`); then nothing is written.
     """
     source, target = resolve(model), Path(out).expanduser()
-    check_output(target, suffixes=(".safetensors",), source=source, overwrite=True)
+    check_output(target, suffixes=(".safetensors",), source=source, overwrite=overwrite)
     loaded, header = load_file(source)
     if header.config.form == "reparameterized":
         raise UsageError(f"{model} is re-parameterised already")

@@ -110,6 +110,7 @@ def resize_file(
     method: ResizeMethod = "auto",
     images: Sequence[str] | None = None,
     pictures: int = PICTURES,
+    overwrite: bool = False,
 ) -> Resized:
     """Resize a model file, measure on pictures how its answers move, and write it.
 
@@ -120,12 +121,13 @@ def resize_file(
         image, method: as in `resize`.
         images: files or folders to compare on; None: the built-in digits.
         pictures: at most so many, evenly spread over what there is.
+        overwrite: replace `out` where it is another file than the one that is read.
 
     Raises `MixwiseError` where the resized model gives numbers that are not finite; then nothing is written.
     """
-    path, target = resolve(model), Path(out).expanduser()
-    check_output(target, suffixes=(".safetensors",), source=path, overwrite=True)
-    source, header = load_file(path)
+    file, target = resolve(model), Path(out).expanduser()
+    check_output(target, suffixes=(".safetensors",), source=file, overwrite=overwrite)
+    source, header = load_file(file)
     made = resize(source, image, method=method)
     if not isinstance(made.config, VisionConfig):
         raise UsageError(f"{made.config.name} is no model of images and has no image size")

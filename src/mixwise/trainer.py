@@ -11,6 +11,7 @@ from mixwise.config import VisionConfig, pair
 from mixwise.data import BadImages, discover, loader
 from mixwise.errors import MixwiseError, UsageError
 from mixwise.evaluation import settle
+from mixwise.files import command
 from mixwise.labels import write_labels
 from mixwise.prediction import Predictor
 from mixwise.report.run import write_report
@@ -139,6 +140,8 @@ def begin(
     if data is None:
         raise UsageError("which pictures? Give a folder, or the name of built-in data: digits")
     check_settings(settings)
+    if out is not None:
+        Run(out).check_new(data)
     start = at_size(read_start(settings), settings.get("preprocess.image"))
     catalog, config = plan(data, settings, console, start, labels)
     prepared = prepare(catalog, config, *initial_model(config, start))
@@ -173,8 +176,7 @@ def join(folder: str, *, quiet: bool) -> None:
 
 def at_size(start: Start | None, image: Any) -> Start | None:
     """A start whose weights belong to one image size, carried over to another one that is asked for."""
-    config = None if start is None else start.model.config
-    if start is None or image is None or not isinstance(config, VisionConfig):
+    if start is None or image is None or not isinstance(config := start.model.config, VisionConfig):
         return start
     if takes(config, config.model_copy(update={"image": pair(image)})):
         return start
@@ -264,7 +266,8 @@ def _run(run: Run, prepared: Prepared, console: Console, state: Path | None = No
         else:
             _fit(run, prepared, console, state, bad)
     except KeyboardInterrupt:
-        console.print(f"\nstopped; go on with: mixwise train --resume {run.folder}", highlight=False, markup=False)
+        again = command("mixwise", "train", "--resume", run.folder)
+        console.print(f"\nstopped; go on with: {again}", highlight=False, markup=False)
         raise
     predictor = Predictor(run.best, device=prepared.device, max_pixels=config.data.max_pixels)
     found, chosen = settle(predictor, prepared.val_set.items, prepared.catalog.source, bad["val"])

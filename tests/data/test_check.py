@@ -506,8 +506,9 @@ def test_page_stands_alone(tmp_path: Path):
     assert page.count("<img") == page.count('src="data:image/') == 3  # two equal ones, and the lost one
     assert "<i>é" not in page
     assert "&lt;i&gt;é" in page
+    words = page.replace("<bdi>", "").replace("</bdi>", "")
     for text in ("train/a/0.png", "val/a/x.png", "lost.tif", "training would run"):
-        assert text in page
+        assert text in words
 
 
 @pytest.mark.parametrize(("option", "name"), [("--html", "page.html"), ("--cache", "seen.jsonl")])

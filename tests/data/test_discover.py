@@ -169,7 +169,7 @@ def test_da10_empty_and_single_classes(tmp_path: Path):
     catalog = discover(make(tmp_path, {"a": 3, "b": 0, "c": 1}))
     assert catalog.classes == ("a", "c")
     assert counts(catalog) == {"train": {"a": 2, "c": 1}, "val": {"a": 1}}
-    assert "class folders without images, passed over: train/b" in catalog.notes
+    assert "class folders without images, passed over: b" in catalog.notes
     assert "classes with one picture, which stays in train: c" in catalog.notes
     assert "val has no pictures of 1 of 2 classes: c" in catalog.notes
 

@@ -3,6 +3,7 @@
 Nothing here imports torch before a verb runs, so `mixwise --help` answers at once.
 """
 
+import os
 import sys
 
 from mixwise.cli import check as check
@@ -10,7 +11,7 @@ from mixwise.cli import data as data
 from mixwise.cli import training as training
 from mixwise.cli import using as using
 from mixwise.cli import weights as weights
-from mixwise.cli.shared import app, err, escape
+from mixwise.cli.shared import WIDE, app, err, escape, out
 from mixwise.errors import MixwiseError
 
 __all__ = ["app", "main"]
@@ -20,6 +21,8 @@ def main() -> None:
     """Run the command line; errors become one sentence and an exit code: 2 for usage, 1 for failure."""
     # A name that the terminal or the file behind the pipe cannot hold is written as an escape, as on standard error.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    if not out.is_terminal and "COLUMNS" not in os.environ:
+        out.width = WIDE
     try:
         app()
     except MixwiseError as error:

@@ -20,6 +20,9 @@ app = typer.Typer(
 out = Console(soft_wrap=True)
 err = Console(stderr=True, soft_wrap=True)
 
+WIDE = 100_000
+"""Columns of a pipe or file, where rows of tables must stay whole for other programs."""
+
 PICTURES = "Pictures"
 """The help panel of what is asked of the data."""
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.cells import cell_len
 from rich.table import Table
 from typer.core import TyperCommand
 
@@ -225,8 +226,9 @@ def _print_evaluation(result: "Evaluation") -> None:
 
 
 def _print_confusions(counts: Any, names: tuple[str, ...], limit: int = 8) -> None:
-    """The confusion matrix whole for up to 12 classes, else its largest mistakes."""
-    if len(names) <= 12:
+    """The confusion matrix of up to 12 classes where their names fit side by side, else its largest mistakes."""
+    needed = sum(cell_len(name) + 2 for name in names) + max(map(cell_len, names))
+    if len(names) <= 12 and needed <= out.width:
         table = Table(box=None, pad_edge=False, header_style="bold", title="truth ↓  answer →", title_justify="left")
         table.add_column("")
         for name in names:
@@ -238,6 +240,7 @@ def _print_confusions(counts: Any, names: tuple[str, ...], limit: int = 8) -> No
         out.print(table, highlight=False)
         return
     wrong = [(int(counts[i, j]), i, j) for i in range(len(names)) for j in range(len(names)) if i != j and counts[i, j]]
-    out.print("\n[bold]most frequent mistakes[/]")
+    if wrong:
+        out.print("\n[bold]most frequent mistakes[/]")
     for count, i, j in sorted(wrong, reverse=True)[:limit]:
         out.print(f"{count:4d} × {escape(names[i])} taken for {escape(names[j])}", highlight=False)

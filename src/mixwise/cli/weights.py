@@ -5,12 +5,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from mixwise.cli.shared import Model, app, out
 from mixwise.errors import UsageError
+from mixwise.files import command
 
 if TYPE_CHECKING:
     from mixwise.config import Decision, Preprocess
+
+Force = Annotated[bool, typer.Option("--force", help="Replace OUT where it exists.")]
 
 
 @app.command()
@@ -46,11 +50,12 @@ def reparam(
     model: Model,
     output: Annotated[Path, typer.Option("--out", "-o", help="The .safetensors file to write.")],
     images: Annotated[list[str] | None, typer.Option(help="What to compare on; default: digits.")] = None,
+    force: Force = False,
 ) -> None:
     """Fold norms, scales and local branches into the layers beside them: equal outputs, fewer operators."""
     from mixwise.reparameterization import reparam as fold
 
-    report = fold(model, output, images=images)
+    report = fold(model, output, images=images, overwrite=force)
     table = Table("", "before", "after", box=None, pad_edge=False)
     for name in ("parameters", "operators", "norms", "milliseconds"):
         before, after = (getattr(side, name) for side in (report.before, report.after))
@@ -59,7 +64,7 @@ def reparam(
     out.print(
         f"largest |Δ|: {report.noise:.1e} on noise, {report.pictures:.1e} on {report.pictures_compared} pictures "
         f"(largest output {report.largest:.3g}); same first class: {report.same_top1:.1%}\n"
-        f"written to {output}\nnext: mixwise predict {output} IMAGES",
+        f"written to {output}\nnext: {command('mixwise', 'predict', output, 'IMAGES')}",
         highlight=False,
         markup=False,
     )
@@ -74,11 +79,12 @@ def resize(
         Literal["auto", "smooth", "expand"], typer.Option(help="smooth interpolates, expand makes the papers' copies.")
     ] = "auto",
     images: Annotated[list[str] | None, typer.Option(help="What to compare on; default: digits.")] = None,
+    force: Force = False,
 ) -> None:
     """Carry a model's weights to another image size, and say how much its answers move on real pictures."""
     from mixwise.resizing import parse_size, resize_file
 
-    made = resize_file(model, output, parse_size(image_size), method=method, images=images)
+    made = resize_file(model, output, parse_size(image_size), method=method, images=images, overwrite=force)
     config, (before, after) = made.header.config, (f"{n / 1e6:.2f} M" for n in made.parameters)
     out.print(
         f"{config.name}: {made.before[0]}×{made.before[1]} → {made.after[0]}×{made.after[1]} pixels, "
@@ -109,10 +115,10 @@ def list_(
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("model", no_wrap=True, min_width=max(map(len, names)))
     table.add_column("parameters", justify="right", no_wrap=True, min_width=10)
-    table.add_column("what mixes the tokens", no_wrap=True, overflow="ellipsis")
+    table.add_column("what mixes the tokens")
     for name in names:
         parameters, summary = describe(name)
-        table.add_row(name, f"{parameters / 1e6:.2f} M", summary)
+        table.add_row(name, f"{parameters / 1e6:.2f} M", Text(summary, no_wrap=True, overflow="ellipsis"))
     out.print(table, highlight=False)
 
 
@@ -137,7 +143,7 @@ def convert(
     labels: Annotated[
         Path | None, typer.Option(help="Class names in the order of the outputs, a line each or JSON.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace OUT where it exists.")] = False,
+    force: Force = False,
     list_formats: Annotated[bool, typer.Option("--list", help="List the formats and leave.")] = False,
 ) -> None:
     """Make a model file of somebody's checkpoint, or the other way round; all is checked before anything is written."""
@@ -185,7 +191,7 @@ def convert(
     rows += [("checked", said) for said in made.checks] + [("note", said) for said in made.notes]
     _print_rows([*rows, ("written", _written(output))])
     if header.task == "classify" and header.classes and header.preprocess is not None:
-        out.print(f"\nnext:  mixwise predict {output} IMAGES", highlight=False, markup=False)
+        out.print(f"\nnext:  {command('mixwise', 'predict', output, 'IMAGES')}", highlight=False, markup=False)
 
 
 def _convert_back(model: Path, output: Path, to: str, force: bool) -> None:

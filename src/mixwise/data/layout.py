@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mixwise.data.builtin import BUILTIN
-from mixwise.data.listing import SPLITS, Listing, Row, kinds, listed, split_name
+from mixwise.data.listing import SPLITS, Listing, Row, counted, kinds, listed, split_name
 from mixwise.errors import UsageError, printable
 from mixwise.labels import class_name
 
@@ -55,8 +55,11 @@ def read_folders(root: Path) -> Listing:
     layout = read_layout(root, notes)
     others: Counter[str] = sum((folder.others for found in layout.values() for folder in found.values()), Counter())
     if others:
-        notes.append(f"{others.total()} files passed over because their extension is no image's: {kinds(others)}")
-    empty = [f"{split}/{name}" for split, found in layout.items() for name in found if not found[name].images]
+        notes.append(
+            f"{counted(others.total(), 'file')} passed over because their extension is no image's: {kinds(others)}"
+        )
+    folders = [folder for found in layout.values() for folder in found.values()]
+    empty = [printable(folder.path.relative_to(root).as_posix()) for folder in folders if not folder.images]
     if empty:
         notes.append(f"class folders without images, passed over: {listed(empty)}")
     parents = {root} | {folder.path.parent for found in layout.values() for folder in found.values()}

@@ -9,6 +9,7 @@ import matplotlib
 import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from mixwise.files import replacing
 from mixwise.tasks.calibration import Bin
@@ -49,6 +50,7 @@ def curves(rows: Sequence[dict[str, str]], metric: str) -> Figure:
     for axes, title in ((loss, "loss"), (other, metric)):
         axes.set_title(title, color=INK, fontsize=11)
         axes.set_xlabel("epoch", color=INK)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     other.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
@@ -95,7 +97,7 @@ def confusion_matrix(counts: np.ndarray, names: Sequence[str], limit: int = 30) 
     figure = Figure(figsize=(side, side))
     axes = figure.subplots()
     axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
-    labels = [names[int(i)] for i in picked]
+    labels = [_short(names[int(i)]) for i in picked]
     axes.set_xticks(
         range(len(picked)), labels, rotation=60, ha="right", rotation_mode="anchor", parse_math=False, fontsize=8
     )
@@ -107,4 +109,11 @@ def confusion_matrix(counts: np.ndarray, names: Sequence[str], limit: int = 30) 
             colour = "white" if share[row, column] > 0.5 else INK
             axes.text(column, row, str(count), ha="center", va="center", fontsize=7, color=colour)
     axes.spines[:].set_visible(False)
+    if len(picked) < len(names):
+        axes.set_title(f"the {len(picked)} of {len(names)} classes with the most mistakes", color=INK, fontsize=10)
     return figure
+
+
+def _short(name: str, head: int = 20, tail: int = 12) -> str:
+    """A name without its middle where it would leave the matrix no room; tables have it whole."""
+    return name if len(name) <= head + tail + 1 else f"{name[:head]}…{name[-tail:]}"

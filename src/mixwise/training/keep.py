@@ -10,6 +10,7 @@ import pytorch_lightning as pl
 from safetensors import SafetensorError
 
 from mixwise.errors import MixwiseError
+from mixwise.files import command
 from mixwise.training.module import Trainable
 from mixwise.training.run import Row, Run
 from mixwise.weights import Header, save
@@ -102,7 +103,7 @@ class Keeper(pl.Callback):
             why = error.strerror or str(error) if isinstance(error, OSError) else str(error).splitlines()[0]
             raise MixwiseError(
                 f"cannot write to {self.run.folder} ({why}); what was kept before is whole. When there is room again, "
-                f"go on with: mixwise train --resume {self.run.folder}"
+                f"go on with: {command('mixwise', 'train', '--resume', self.run.folder)}"
             ) from None
 
     def _keep_best(self, trainer: pl.Trainer, module: Trainable, epoch: int) -> None:

@@ -8,6 +8,7 @@ from rich.console import Console
 from mixwise.config import Train
 from mixwise.data import BadImages, Catalog, ImageDataset, evaluation_transform, training_transform
 from mixwise.data.dataset import choose_workers
+from mixwise.data.listing import counted
 from mixwise.device import Precision, choose_device, choose_precision
 from mixwise.errors import UsageError
 from mixwise.model import Model
@@ -100,7 +101,7 @@ def announce(console: Console, prepared: Prepared) -> None:
     if prepared.source:
         lines.append(f"weights  {prepared.source}")
     lines.append(
-        f"recipe   {recipe.name}: {recipe.epochs} epochs of {images} images, batch {batch}, "
+        f"recipe   {recipe.name}: {counted(recipe.epochs, 'epoch')} of {images} images, batch {batch}, "
         f"learning rate {lr:.2g} (= {recipe.optimizer.lr:g} × {batch}/{recipe.optimizer.lr_batch})"
     )
     wanted = recipe.batch_size * recipe.accumulate * config.devices

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from mixwise.config import Recipe
 from mixwise.data import BadImages
+from mixwise.files import command
 from mixwise.tasks import Scores, Task
 
 FEW = 12
@@ -110,9 +111,9 @@ def conclude(
     for sentence in chosen:
         console.print(f"answers  {sentence}", highlight=False, markup=False)
     console.print(f"run      {escape(str(result.run))}\nreport   {escape(str(report))}", highlight=False)
-    hints = [f"mixwise predict {result.run} YOUR_PICTURES"]
+    hints = [command("mixwise", "predict", result.run, "YOUR_PICTURES")]
     if test:
-        hints.append(f"mixwise evaluate {result.run} {test}")
+        hints.append(command("mixwise", "evaluate", result.run, test))
     console.print("\nnext:  " + "\n       ".join(hints), highlight=False, markup=False)
 
 

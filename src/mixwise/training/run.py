@@ -10,7 +10,7 @@ from rich.console import Console
 
 from mixwise.config import Train
 from mixwise.errors import MixwiseError, UsageError
-from mixwise.files import check_outside, rotate, write_text
+from mixwise.files import check_outside, command, rotate, write_text
 from mixwise.weights import BEST, LAST
 
 Row = dict[str, float | int | str]
@@ -40,16 +40,21 @@ class Run:
     def create(cls, folder: str | Path | None, name: str, data: str | Path) -> "Run":
         """A new, empty run folder outside `data`: `folder`, or runs/<name>-<n> with the first free n."""
         run = cls(free_folder(name) if folder is None else folder)
-        check_outside(run.folder, data)
-        if run.folder.exists() and (not run.folder.is_dir() or any(run.folder.iterdir())):
-            raise UsageError(
-                f"{run.folder} exists and is not empty; choose another --out, or go on with it: --resume {run.folder}"
-            )
+        run.check_new(data)
         try:
             run.folder.mkdir(parents=True, exist_ok=folder is not None)
         except FileExistsError:  # another training that starts at this moment was faster
             return cls.create(folder, name, data)
         return run
+
+    def check_new(self, data: str | Path) -> None:
+        """Refuse a place in `data`, or one that has something in it."""
+        check_outside(self.folder, data)
+        if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
+            raise UsageError(
+                f"{self.folder} exists and is not empty; choose another --out, "
+                f"or go on with it: --resume {command(self.folder)}"
+            )
 
     @classmethod
     def existing(cls, folder: str | Path) -> "Run":
