@@ -59,10 +59,7 @@ def save(path: Path, state: Mapping[str, Tensor], header: Header) -> None:
     header = header.model_copy(update={"metrics": finite})
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     with replacing(path) as temporary:
-        temporary.touch()
-        mode = temporary.stat().st_mode
         save_file(tensors, temporary, metadata={KEY: header.to_json()})
-        temporary.chmod(mode)  # safetensors lets only its owner read what it writes, whatever the umask says
 
 
 def is_native(path: Path) -> bool:
