@@ -152,6 +152,8 @@ def test_evaluation_is_the_same_again_and_its_interval_holds_the_accuracy(run):
     assert one.interval[0] < one.top1 < one.interval[1]
     text = CliRunner().invoke(app, ["evaluate", str(run), "digits"]).stdout
     assert f"95% interval {one.interval[0]:.1%} to {one.interval[1]:.1%}" in text
+    with pytest.raises(UsageError, match="topk must be at least 1, got 0"):
+        evaluate(run, "digits", topk=0)
 
 
 def test_temperature_is_stored_and_makes_probabilities_truer(run):

@@ -24,7 +24,7 @@ from mixwise.data import (
     loader,
     located,
 )
-from mixwise.errors import MixwiseError, printable, unknown
+from mixwise.errors import MixwiseError, UsageError, printable, unknown
 from mixwise.labels import difference, read_labels
 from mixwise.prediction import Predictor
 from mixwise.screening import screened_before
@@ -104,6 +104,8 @@ def evaluate(
         unknown_classes: what a class does that the model does not know: "error", or "drop" its pictures and count them.
         progress: called with (images done, images in all).
     """
+    if topk is not None and topk < 1:
+        raise UsageError(f"topk must be at least 1, got {topk}")
     predictor = Predictor(model, device=device, max_pixels=max_pixels, reject=reject)
     catalog = _catalog(Run(resolve(model).parent), data, predictor, labels, unknown_classes)
     if split is None:

@@ -59,6 +59,11 @@ def test_names_are_compared_composed_and_without_control_characters(root: Path):
     assert read_labels(root / "labels.txt").names == ("café", "\\x1b[31mred")
 
 
+def test_text_that_breaks_its_encoding_is_named(root: Path):
+    (root / "t.csv").write_bytes(b"\xff\xfea\x00b")
+    assert f"{root / 't.csv'} begins as utf-16 text and is none" in message(root / "t.csv")
+
+
 def test_a_table_beside_folders_is_named(root: Path):
     table = write(root, lines(ABC))
     assert any(f"give {table} instead" in note for note in discover(root).notes)

@@ -76,9 +76,9 @@ class BadImages:
         names = [f"{printable(error.path)} ({error.reason})" for error in self.found.values()]
         more = f" and {len(names) - 10} more" if len(names) > 10 else ""
         limit = "" if len(names) == self.total else f", and max_bad allows a share of {self.max_bad:g}"
-        these = "the picture" if self.total == 1 else f"the {self.total} pictures"
+        some = "the only picture" if self.total == 1 else f"{len(names)} of the {self.total} pictures"
         return (
-            f"{len(names)} of {these} of {self.what} could not be read so far{limit}: {', '.join(names[:10])}{more}; "
+            f"{some} of {self.what} could not be read so far{limit}: {', '.join(names[:10])}{more}; "
             "repair or remove them" + (", or raise data.max_bad" if limit else "")
         )
 

@@ -198,7 +198,7 @@ class LabelScores:
         """The numbers that people read first."""
         low, high = self.interval
         return [
-            ("mean average precision", text(self.value), f"95% interval {low:.1%} to {high:.1%}"),
+            ("mean average precision", text(self.value), f"95% interval {text(low, '.1%')} to {text(high, '.1%')}"),
             ("F1 of all labels together (micro)", text(self.micro_f1), ""),
             ("mean F1 of the labels (macro)", text(self.macro_f1), ""),
             ("every label right", text(self.exact), ""),

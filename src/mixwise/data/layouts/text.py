@@ -57,7 +57,10 @@ def _decoded(path: Path) -> tuple[str, list[str]]:
     data = path.read_bytes()
     for mark, encoding in _MARKS:
         if data.startswith(mark):
-            return data.decode(encoding), []
+            try:
+                return data.decode(encoding), []
+            except UnicodeDecodeError as error:
+                raise UsageError(f"{path} begins as {encoding} text and is none ({error.reason})") from None
     try:
         return data.decode("utf-8"), []
     except UnicodeDecodeError:
