@@ -92,6 +92,15 @@ def test_a_folder_in_use_is_refused_before_the_pictures_are_looked_at(run, capsy
     assert fails(capsys, monkeypatch, "train", "digits", "--out", run)[0] == 2
 
 
+def test_a_misspelt_model_is_named_in_a_short_sentence_before_the_pictures_are_looked_at(capsys, monkeypatch):
+    monkeypatch.setattr("mixwise.training.choose.discover", lambda *_, **__: pytest.fail("looked at the pictures"))
+    code, message = fails(capsys, monkeypatch, "train", "digits", "--model", "pol_nano")
+    assert code == 2
+    assert "did you mean 'pool_nano'" in message
+    assert "pool_tiny" in message
+    assert len(message) < 300
+
+
 def test_predict_json(run, pictures):
     lines = [json.loads(line) for line in call("predict", run, pictures, "--json", code=1).splitlines()]
     assert len(lines) == 6

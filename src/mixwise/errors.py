@@ -22,12 +22,17 @@ def unknown(what: str, got: str, allowed: Iterable[str], where: str = "") -> Usa
 
     >>> str(unknown("mixer", "pol", ["pool", "linear"]))
     "unknown mixer 'pol' (did you mean 'pool'?); allowed: linear, pool"
+
+    Of more names than a person reads, the nearest are listed.
     """
     names = sorted(allowed)
     near = difflib.get_close_matches(got, names, n=1, cutoff=0.5)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     place = f" in {where}" if where else ""
     listed = ", ".join(names) if names else "nothing"
+    if len(names) > 40:
+        nearest = difflib.get_close_matches(got, names, n=8, cutoff=0)
+        listed = f"{len(names)} names, the nearest {', '.join(nearest)}"
     return UsageError(f"unknown {what} {got!r}{place}{hint}; allowed: {listed}")
 
 

@@ -39,6 +39,9 @@ def plan(
             f"{printable(data.source)}: the path has bytes that are no UTF-8, so config.toml cannot name it; rename "
             "the folder, or give a link to it"
         ) from None
+    wanted = str(settings.get("model", "auto"))
+    if start is None and wanted not in [*presets(), "auto"]:
+        raise unknown("model", wanted, [*presets(), "auto"])
     names = None if labels is None else read_labels(labels)
     whole = discover(
         data.source,
@@ -67,16 +70,13 @@ def plan(
                 raise MixwiseError(f"{data.source}: none of its {listed} {split} pictures can be read")
             raise UsageError(f"{data.source} has no pictures to {'learn from' if split == 'train' else 'validate on'}")
     pre = _preprocess(measure(catalog.splits["train"], max_pixels=data.max_pixels), settings, start)
-    wanted = str(settings.get("model", "auto"))
     if start is not None:
         model = start.model.config.name
     elif wanted == "auto":
         model, why = choose_model(counts["train"], pre.image)
         console.print(f"choice   {model}: {why}", highlight=False)
-    elif wanted in presets():
-        model = wanted
     else:
-        raise unknown("model", wanted, [*presets(), "auto"])
+        model = wanted
     recipe = choose_recipe(counts["train"], pre.image)
     data = data.model_copy(update={"fingerprint": fingerprint(catalog), "rename": catalog.renamed})
     base = Train(model=model, task=catalog.task, classes=catalog.classes, data=data, preprocess=pre, recipe=recipe)
