@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from mixwise import UsageError, train
+from mixwise import UsageError, __version__, train
 from mixwise.cli import app, main
 from mixwise.cli.shared import out
 from mixwise.cli.using import _print_confusions
@@ -47,6 +47,10 @@ def fails(capsys, monkeypatch, *arguments: object) -> tuple[int, str]:
     with pytest.raises(SystemExit) as stop:
         main()
     return int(stop.value.code or 0), capsys.readouterr().err
+
+
+def test_the_version_is_told():
+    assert call("--version") == f"mixwise {__version__}\n"
 
 
 def test_predict_table_has_a_row_for_the_bad_file(run, pictures, monkeypatch):

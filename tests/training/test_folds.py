@@ -149,5 +149,7 @@ def test_an_interrupted_cross_validation_goes_on(draw, tmp_path, monkeypatch):
     assert hashes == [fold.weights_hash for fold in whole.folds]
     with pytest.raises(UsageError, match="give nothing else"):
         cross_validate(data, resume=tmp_path / "cv")
+    refused = CliRunner().invoke(app, ["train", "--kfold", "2", "--resume", str(tmp_path / "cv")])
+    assert "give no --kfold" in str(refused.exception)
     with pytest.raises(UsageError, match="at least 2 parts"):
         cross_validate(data, 1)

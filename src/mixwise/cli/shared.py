@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
+import mixwise
+
 app = typer.Typer(
     name="mixwise",
     help="Vision backbones that mix tokens without self-attention: train, evaluate, predict.",
@@ -49,6 +51,21 @@ MaxPixels = Annotated[
         min=1, help="Larger pictures, height × width, are not read.  (default: 67108864)", rich_help_panel=PICTURES
     ),
 ]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"mixwise {mixwise.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
 
 
 @contextlib.contextmanager

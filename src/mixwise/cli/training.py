@@ -7,6 +7,7 @@ import typer
 from typer.core import TyperCommand
 
 from mixwise.cli.shared import PICTURES, Labels, MaxPixels, OnBad, Unknown, app, out
+from mixwise.errors import UsageError
 
 
 class _Train(TyperCommand):
@@ -136,6 +137,8 @@ def train(
         split_seed=split_seed,
         unknown=unknown,
     ) | parse_changes(changes or [])
+    if kfold is not None and resume is not None:
+        raise UsageError("--resume goes on with the folds that were begun: give no --kfold with it")
     if kfold is None and not (resume is not None and is_cross_validation(resume)):
         run(data, out=output, recipe=recipe, changes=settings, labels=labels, resume=resume, console=out)
     else:

@@ -7,7 +7,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from mixwise.cli.shared import Model, app, out
+from mixwise.cli.shared import Model, app, err, out, progress
 from mixwise.errors import UsageError
 from mixwise.files import command
 
@@ -116,9 +116,11 @@ def list_(
     table.add_column("model", no_wrap=True, min_width=max(map(len, names)))
     table.add_column("parameters", justify="right", no_wrap=True, min_width=10)
     table.add_column("what mixes the tokens")
-    for name in names:
-        parameters, summary = describe(name)
-        table.add_row(name, f"{parameters / 1e6:.2f} M", Text(summary, no_wrap=True, overflow="ellipsis"))
+    with progress("counting parameters", err) as report:
+        for done, name in enumerate(names):
+            report(done, len(names))
+            parameters, summary = describe(name)
+            table.add_row(name, f"{parameters / 1e6:.2f} M", Text(summary, no_wrap=True, overflow="ellipsis"))
     out.print(table, highlight=False)
 
 
