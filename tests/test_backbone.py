@@ -11,6 +11,7 @@ from mixwise.config import BackboneConfig, BranchConfig, StageConfig
 from mixwise.errors import UsageError
 from mixwise.heads import MLPHead
 from mixwise.layers import DropPath
+from mixwise.models import create_model
 
 BRANCHES = (BranchConfig(mixer="token_mlp"), BranchConfig(mixer="mlp"))
 
@@ -270,3 +271,9 @@ def test_dropout_of_the_mlp_head_acts_in_training_only(option):
     x = torch.randn(4, 8)
     assert not torch.equal(dropped.train()(x), plain(x))
     assert torch.equal(dropped.eval()(x), plain(x))
+
+
+@pytest.mark.parametrize("name", ["repmlpnet_t224", "mixer_s32_224"])
+def test_a_size_that_does_not_fit_is_answered_with_the_nearest_that_do(name):
+    with pytest.raises(UsageError, match=r"cannot take images of 100×40 pixels.*96×32 and 128×64"):
+        create_model(name, image=(100, 40))

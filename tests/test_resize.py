@@ -525,7 +525,7 @@ def test_refusals_say_why(mixer, options, size, method, message):
 
 
 def test_sizes_that_the_patches_do_not_divide_are_refused():
-    with pytest.raises(UsageError, match="30×32 is not a multiple of the patch 16×16"):
+    with pytest.raises(UsageError, match="30×32 pixels; heights must be multiples of 16"):
         resize(create_model("mixer_s16_224", image=32, depth=1, dim=8), (30, 32))
 
 

@@ -153,7 +153,7 @@ def test_arguments_without_effect_are_refused():
         ({"depht": 2}, "did you mean 'depth'"),
         ({"drop_rate": 0.1}, "no dropout"),
         ({"global_pool": "max"}, "pools in one way"),
-        ({"img_size": 33}, "not a multiple of the patch"),
+        ({"img_size": 33}, "nearest that work are 32×32 and"),
     ):
         with pytest.raises(UsageError, match=text):
             timm.create_model("resmlp_12_p8_224", **arguments)

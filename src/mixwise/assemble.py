@@ -1,5 +1,7 @@
 """From a config to the modules of a backbone, every option checked against what it is given to."""
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -125,14 +127,38 @@ def build_downsample(stage: StageConfig, dim: int, config: BackboneConfig) -> St
 
 
 def stage_grids(config: BackboneConfig) -> list[Size]:
-    """(rows, columns) of the tokens of each stage, for images of the config's size."""
+    """(rows, columns) of the tokens of each stage, for images of the config's size; `UsageError` where it fits none."""
     with torch.device("meta"):
-        grid, dim, grids = build_stem(config).grid(config.image), None, []
-        for stage in config.stages:
-            downsample: Stem | None = None if dim is None else build_downsample(stage, dim, config)
-            grid, dim = grid if downsample is None else downsample.grid(grid), stage.dim
-            grids.append(grid)
+        stems: list[Stem | None] = [build_stem(config)]
+        stems += [build_downsample(b, a.dim, config) for a, b in itertools.pairwise(config.stages)]
+    check_size(config, config.image, stems)
+    size, grids = config.image, []
+    for stem in stems:
+        size = size if stem is None else stem.grid(size)
+        grids.append(size)
     return grids
+
+
+def size_step(stems: Sequence[Stem | None]) -> Size:
+    """(rows, columns) that an image size must be a multiple of, by the stem and what stands between the stages."""
+    step, stride = (1, 1), (1, 1)
+    for stem in stems:
+        if stem is not None:
+            step = (stride[0] * stem.step[0], stride[1] * stem.step[1]) if stem.step != (1, 1) else step
+            stride = (stride[0] * stem.patch[0], stride[1] * stem.patch[1])
+    return step
+
+
+def check_size(config: BackboneConfig, size: Size, stems: Sequence[Stem | None]) -> None:
+    """`UsageError` with the nearest sizes that work, where an image size is no multiple of `size_step`."""
+    step = size_step(stems)
+    if any(s % m or s == 0 for s, m in zip(size, step, strict=True)):
+        low = tuple(max(1, s // m) * m for s, m in zip(size, step, strict=True))
+        high = tuple(a + m for a, m in zip(low, step, strict=True))
+        raise UsageError(
+            f"{config.name} cannot take images of {size[0]}×{size[1]} pixels; heights must be multiples of {step[0]} "
+            f"and widths of {step[1]}: the nearest that work are {low[0]}×{low[1]} and {high[0]}×{high[1]}"
+        )
 
 
 def build_block(stage: StageConfig, config: BackboneConfig, grid: Size, rate: float) -> Block:

@@ -17,11 +17,13 @@ from mixwise.assemble import (
     build_head,
     build_positions,
     build_stem,
+    check_size,
     drop_path_rates,
+    size_step,
+    stage_grids,
 )
 from mixwise.blocks import Branch, Stage
 from mixwise.config import BackboneConfig, Size
-from mixwise.errors import UsageError
 from mixwise.layers import Grid, activation, image_view, token_view
 from mixwise.mixers import Mixer
 from mixwise.mixers.base import ResizeMethod
@@ -60,14 +62,13 @@ class Backbone(Model):
         first, last = config.stages[0], config.stages[-1]
         self.prefix = config.prefix
         self.stem = build_stem(config)
-        grid = self.stem.grid(config.image)
+        grids = stage_grids(config)
         self.prefix_tokens = nn.Parameter(torch.zeros(1, self.prefix, first.dim)) if self.prefix else None
-        self.position = build_positions(config, grid)
+        self.position = build_positions(config, grids[0])
         rates = drop_path_rates(config)
         stages, dim = [], None
-        for stage in config.stages:
+        for stage, grid in zip(config.stages, grids, strict=True):
             downsample: Stem | None = None if dim is None else build_downsample(stage, dim, config)
-            grid = grid if downsample is None else downsample.grid(grid)
             position = LearnedPositions(stage.dim, grid, std=0) if stage.positions else None
             blocks = [build_block(stage, config, grid, rates.pop(0)) for _ in range(stage.depth)]
             out = norm(config.norm, stage.dim, eps=config.norm_eps) if stage.pyramid_norm else None
@@ -98,26 +99,16 @@ class Backbone(Model):
             return
         if self.fixed_size:
             refuse_size(config, size)
-        step = self.size_step()
-        if any(s % m or s == 0 for s, m in zip(size, step, strict=True)):
-            low = tuple(max(1, s // m) * m for s, m in zip(size, step, strict=True))
-            high = tuple(a + m for a, m in zip(low, step, strict=True))
-            raise UsageError(
-                f"{config.name} was given {size[0]}×{size[1]} pixels; heights must be multiples of {step[0]} and "
-                f"widths of {step[1]}: the nearest that work are {low[0]}×{low[1]} and {high[0]}×{high[1]}"
-            )
+        check_size(config, size, self._stems())
         self.stem.grid(size)
 
     def size_step(self) -> Size:
         """(rows, columns) that an image size must be a multiple of; (1, 1): any size works."""
-        step, stride = self.stem.step, self.config.patch
-        for stage in self.stages[1:]:
-            downsample: Stem | None = cast(Stage, stage).downsample
-            if downsample is None:
-                continue
-            stride = (stride[0] * downsample.patch[0], stride[1] * downsample.patch[1])
-            step = stride if downsample.step != (1, 1) else step
-        return step
+        return size_step(self._stems())
+
+    def _stems(self) -> list[Stem | None]:
+        """The stem, and what stands in front of each further stage."""
+        return [self.stem, *(cast(Stage, stage).downsample for stage in self.stages[1:])]
 
     def tokens(self, images: Tensor) -> tuple[Tensor, Grid]:
         """Images (b, channels, h, w) → tokens (b, n, c) with prefix and positions, and the grid."""
@@ -170,6 +161,7 @@ class Backbone(Model):
     def refit(self, image: Size, method: ResizeMethod) -> BackboneConfig:
         """Every mixer by its own rule; learned positions interpolated, fixed ones measured on the grid they had."""
         config = self.config
+        check_size(config, image, self._stems())
         old, new = self.stem.grid(config.image), self.stem.grid(image)
         changes: dict[str, Any] = {"image": image}
         if isinstance(self.position, LearnedPositions):
