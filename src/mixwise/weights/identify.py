@@ -12,8 +12,9 @@ from torch import Tensor
 
 from mixwise.config import ModelConfig, Size, VisionConfig
 from mixwise.errors import MixwiseError, UsageError, unknown
+from mixwise.mixers import keyword_options
 from mixwise.model import Model, build, parse_config
-from mixwise.models import list_models, model_config
+from mixwise.models import list_models, model_config, presets
 from mixwise.weights.mapping import FORMATS, Format, Shapes, foreign_shapes
 
 SIDES = (64, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256, 288, 320, 336, 384, 392, 416, 448, 480, 512, 560)
@@ -236,10 +237,12 @@ def _size_hint(form: Format, config: ModelConfig, shapes: Shapes) -> str:
     """Where the file fits the config at another, square image size: which."""
     if not isinstance(config, VisionConfig):
         return ""
+    sized = "image" in keyword_options(presets()[config.name])
     for side in SIDES:
-        resized: ModelConfig = config.model_copy(update={"image": (side, side)})
-        preset = _preset(config.name, (side, side))
-        if preset != model_config(config.name).model_copy(update={"image": (side, side)}):
+        image = {"image": (side, side)}
+        resized: ModelConfig = config.model_copy(update=image)
+        preset = model_config(config.name, **image) if sized else resized
+        if sized and preset != model_config(config.name).model_copy(update=image):
             resized = _fitted(form, preset, shapes)  # its patch goes with the image size
         if not differences(form, resized, shapes):
             return f". The shapes are those for {side}×{side} pixels, or as many tokens: --image-size {side}"
