@@ -97,7 +97,7 @@ def test_da11_junk_of_a_mac_is_ignored(tmp_path: Path):
     members |= {"a/Thumbs.db": "x", "a/note.pdf": "x"}
     catalog = discover(make(tmp_path / "x.tar", members), split_single=False)
     assert truth(catalog) == {1: "a", 2: "b"}
-    assert "1 members passed over because their extension is no image's: .pdf (1)" in catalog.notes
+    assert "passed over: 1 member whose extension is no image's: .pdf (1)" in catalog.notes
 
 
 def test_patterns(tmp_path: Path):

@@ -120,7 +120,7 @@ def test_a_split_column(root: Path):
     rows = (line + "," + part for line, part in zip(lines(ABC).splitlines(), parts, strict=True))
     catalog = discover(write(root, "path,label,Set\n" + "\n".join(rows)))
     assert counts(catalog) == {"train": {"a": 2, "b": 2}, "val": {"a": 1, "b": 1}, "test": {"a": 1, "b": 1}}
-    assert "2 rows of other splits were passed over:  (1), extra (1)" in catalog.notes
+    assert "passed over: 2 rows of other splits:  (1), extra (1)" in catalog.notes
     write(root, "path,label,split\npics/0.png,a,fold1\npics/1.png,b,fold2\n")
     assert "no row has a known split, only fold1 (1), fold2 (1)" in message(root / "t.csv")
 
@@ -196,12 +196,12 @@ def test_missing_files_are_named(root: Path):
 def test_repeated_rows(root: Path):
     catalog = discover(write(root, "path,label\n" + lines(ABC) * 2))
     assert sum(map(len, catalog.splits.values())) == 10
-    assert "10 rows of t.csv repeat another one and were passed over" in catalog.notes
+    assert "passed over: 10 rows of t.csv, the same as another one" in catalog.notes
     assert "twice with different labels, a and b; several labels of a picture belong into one row" in message(
         write(root, "path,label\npics/0.png,a\npics/0.png,b\n")
     )
     leak = discover(write(root, "path,label,split\npics/0.png,a,train\npics/1.png,b,train\npics/0.png,a,val\n"))
-    assert "1 pictures stand in more than one split: pics/0.png" in leak.notes
+    assert "in more than one split: 1 picture: pics/0.png" in leak.notes
 
 
 @pytest.mark.parametrize(

@@ -64,13 +64,16 @@ def numbered(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def label_text(value: Any) -> str:
-    """A label as it stands in typed data as text; nothing for None and NaN. A whole number in floats is that number.
+    """A label as it stands in typed data as text; nothing for None and NaN. A whole number in floats is that number,
+    bytes are UTF-8.
 
-    >>> label_text(2.0), label_text(2), label_text("2.0"), label_text(float("nan"))
-    ('2', '2', '2.0', '')
+    >>> label_text(2.0), label_text(2), label_text("2.0"), label_text(float("nan")), label_text(b"cat")
+    ('2', '2', '2.0', '', 'cat')
     """
     if value is None or value != value:
         return ""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 

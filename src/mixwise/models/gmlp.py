@@ -15,7 +15,6 @@ Source: Liu et al., "Pay Attention to MLPs", arXiv 2105.08050, section 3 and tab
 | amlp_ti16_224       | mean            | 128 | 7,353,408  | 1.766  | –                                          |
 | amlp_s16_224        | mean            | 256 | 22,394,816 | 5.118  | –                                          |
 | amlp_b16_224        | mean            | 512 | 79,019,712 | 17.024 | –                                          |
-
 | gmlp                | as asked        | 256 | 19,422,656 | 4.392  | – (for other sizes; as S where not named)  |
 
 All have patches of 16 pixels and 30 blocks, and are trained on ImageNet-1k at 224 pixels only. The authors released

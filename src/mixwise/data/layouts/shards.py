@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from mixwise.data.layout import IMAGE_EXTENSIONS, JUNK
-from mixwise.data.listing import Listing, Row, kinds, label_text, listed, numbered, split_name
+from mixwise.data.listing import Listing, Row, counted, kinds, label_text, listed, numbered, split_name
 from mixwise.data.source import Slice
 from mixwise.errors import UsageError, printable
 
@@ -72,7 +72,7 @@ def read_shards(path: Path) -> Listing:
     if beside and bare:
         raise UsageError(f"{path}: {len(bare)} pictures have no label beside them: {listed(bare, 5)}")
     if over:
-        listing.notes.append(f"{over.total()} members passed over because their extension is no image's: {kinds(over)}")
+        listing.notes.append(f"passed over: {counted(over.total(), 'member')} whose extension is no image's: {kinds(over)}")
     listing.order = numbered(beside)
     return listing
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from mixwise.data.layout import is_split_tree
 from mixwise.data.layouts.text import Cells, is_picture_name, read_text
-from mixwise.data.listing import Listing, Row, kinds, label_text, listed, marked, split_name
+from mixwise.data.listing import Listing, Row, counted, kinds, label_text, listed, marked, split_name
 from mixwise.errors import UsageError, printable
 
 _PATH = (
@@ -196,7 +196,7 @@ def _of_splits(path: Path, cells: Cells, split: int | None, rows: list[Row], not
     if len(rows) == strange.total():
         raise UsageError(f"{path}: no row has a known split, only {kinds(strange)}; known: train, val, test")
     if strange:
-        notes.append(f"{strange.total()} rows of other splits were passed over: {kinds(strange)}")
+        notes.append(f"passed over: {counted(strange.total(), 'row')} of other splits: {kinds(strange)}")
     return [row for row in rows if row.split]
 
 
@@ -211,11 +211,12 @@ def _without_repeats(path: Path, rows: list[Row], notes: list[str]) -> list[Row]
                 "belong into one row, as cat;dog"
             )
     if len(first) < len(rows):
-        notes.append(f"{len(rows) - len(first)} rows of {path.name} repeat another one and were passed over")
+        repeats = counted(len(rows) - len(first), "row")
+        notes.append(f"passed over: {repeats} of {path.name}, the same as another one")
     split: dict[str, str] = {}
     leaks = [row.name for (part, source), row in first.items() if split.setdefault(source, part) != part]
     if leaks:
-        notes.append(f"{len(leaks)} pictures stand in more than one split: {listed(leaks, 5)}")
+        notes.append(f"in more than one split: {counted(len(leaks))}: {listed(leaks, 5)}")
     return list(first.values())
 
 
