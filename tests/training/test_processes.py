@@ -91,14 +91,20 @@ def test_two_processes_train_one_run_with_equal_weights_and_resume(draw, learn, 
     assert spied()[1]["hashes"]["ema"] == wanted
 
 
-def test_a_process_without_a_readable_validation_picture_takes_part(draw, learn, spied):
-    """The second of two pictures has damage in its middle, which a glance does not see."""
+@pytest.mark.parametrize("several", [False, True])
+def test_a_process_without_a_readable_validation_picture_takes_part(draw, learn, spied, several):
+    """The second of two pictures has damage in its middle, which a glance does not see; one label each, or several."""
     draw("data/train", a=4, b=4)
     data = draw("data/val", a=1, b=1).parent
     damaged = data / "val" / "b" / "0.png"
     content = bytearray(damaged.read_bytes())
     content[content.index(b"IDAT") + 8] ^= 255
     damaged.write_bytes(content)
+    if several:
+        files = sorted(data.glob("*/*/*.png"))
+        rows = [f"{f.relative_to(data)},{f.parent.name + ';c' * (f.stem < '2')},{f.parts[-3]}" for f in files]
+        data = data / "labels.csv"
+        data.write_text("\n".join(["path,labels,split", *rows]))
     made, _ = learn(data, devices=2, **{"recipe.epochs": 1, "data.max_bad": 1})
     first, second = spied()
     assert first == second

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -148,6 +149,13 @@ class MeanAveragePrecision(MultilabelAveragePrecision):
         """Outputs and labels of a batch."""
         # As probabilities, since torchmetrics takes a batch of outputs that all lie in 0 to 1 for such.
         super().update(preds.float().sigmoid(), target)
+
+    def sync(self, *arguments: Any, **settings: Any) -> None:
+        """Gather the pictures of all processes; one that had none takes part with none, in the shape of the others."""
+        if not self.update_called:
+            nothing = torch.empty(0, self.num_labels, device=self.device)
+            self.update(nothing, nothing.long())
+        super().sync(*arguments, **settings)
 
     def compute(self) -> Tensor:  # type: ignore[override]
         ranking = Ranking(*(dim_zero_cat(each).cpu().numpy() for each in (self.preds, self.target)))
