@@ -72,7 +72,8 @@ def read_shards(path: Path) -> Listing:
     if beside and bare:
         raise UsageError(f"{path}: {len(bare)} pictures have no label beside them: {listed(bare, 5)}")
     if over:
-        listing.notes.append(f"passed over: {counted(over.total(), 'member')} whose extension is no image's: {kinds(over)}")
+        members = counted(over.total(), "member")
+        listing.notes.append(f"passed over: {members} whose extension is no image's: {kinds(over)}")
     listing.order = numbered(beside)
     return listing
 
