@@ -88,3 +88,8 @@ def test_links_in_the_readme_exist():
     for target in re.findall(r"\]\(([^)#]+)", README):
         if "://" not in target:
             assert (ROOT / target).exists(), target
+
+
+def test_the_readme_names_every_page():
+    pages = sorted(page.stem for page in (ROOT / "docs").glob("*.md"))
+    assert f"docs/            {' · '.join(pages)}\n" in README
