@@ -4,12 +4,12 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import nn
 
 import mixwise.t2t  # noqa: F401 (registers its stem)
 from mixwise.blocks import Block, Branch
 from mixwise.config import BackboneConfig, BranchConfig, Size, StageConfig
+from mixwise.device import shapes_only
 from mixwise.errors import UsageError, unknown
 from mixwise.heads import HEADS
 from mixwise.layers import CHANNEL_MIXERS, ChannelMixer, DropPath, Grid
@@ -128,7 +128,7 @@ def build_downsample(stage: StageConfig, dim: int, config: BackboneConfig) -> St
 
 def stage_grids(config: BackboneConfig) -> list[Size]:
     """(rows, columns) of the tokens of each stage, for images of the config's size; `UsageError` where it fits none."""
-    with torch.device("meta"):
+    with shapes_only():
         stems: list[Stem | None] = [build_stem(config)]
         stems += [build_downsample(b, a.dim, config) for a, b in itertools.pairwise(config.stages)]
     check_size(config, config.image, stems)

@@ -1,9 +1,13 @@
-"""Which processor and which precision, and why."""
+"""Which processor and which precision, and why; and the device without memory."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from mixwise.errors import UsageError
 
@@ -56,3 +60,36 @@ def choose_precision(wanted: str, device: str) -> Precision:
     if device == "cpu" and has_native_bf16():
         return Precision("bf16", "this processor has native bf16")
     return Precision("fp32", f"no native bf16 on this {device} device")
+
+
+@contextmanager
+def shapes_only() -> Iterator[None]:
+    """Modules that are built inside have shapes and no memory; no values are drawn for them.
+
+    >>> with shapes_only():
+    ...     torch.nn.Linear(2, 3).weight.device
+    device(type='meta')
+    """
+    with torch.device("meta"), _Unfilled():
+        yield
+
+
+class _Unfilled(TorchFunctionMode):
+    """Leaves out what fills a tensor without memory: that takes longer than all else in building a model."""
+
+    FILLS = frozenset(
+        getattr(place, name)
+        for place, names in (
+            (torch.Tensor, ("fill_", "normal_", "uniform_", "zero_")),
+            (nn.init, ("constant_", "kaiming_uniform_", "normal_", "ones_", "trunc_normal_", "uniform_", "zeros_")),
+        )
+        for name in names
+    )
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        filled = args[0] if args else (kwargs or {}).get("tensor")
+        if func in self.FILLS and filled is not None and filled.is_meta:
+            return filled
+        return func(*args, **(kwargs or {}))

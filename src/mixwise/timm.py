@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from mixwise.backbone import Features
 from mixwise.config import ModelConfig, VisionConfig, pair
+from mixwise.device import shapes_only
 from mixwise.errors import UsageError
 from mixwise.mixers import keyword_options
 from mixwise.model import ARCHITECTURES, Model, build
@@ -182,7 +183,7 @@ def _build(name: str, **arguments: Any) -> TimmModel:
 
 def _measure(config: VisionConfig) -> tuple[list[dict[str, Any]], int]:
     """timm's description of the maps, and the width of the pooled features; found on the meta device."""
-    with torch.device("meta"):
+    with shapes_only():
         model: Any = build(config).eval()
         images = torch.empty(1, config.channels, *config.image)
         maps, pooled = model.pyramid(images), model.pool(model.features(images))

@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, cast
 
-import torch
 from pydantic import ValidationError
 
 from mixwise.backbone import Backbone
 from mixwise.blocks import Stage
 from mixwise.config import BackboneConfig, ModelConfig
 from mixwise.config.base import in_words
+from mixwise.device import shapes_only
 from mixwise.errors import UsageError, unknown
 from mixwise.mixers import MIXERS, Mixer, keyword_options
 from mixwise.model import Model, build
@@ -81,7 +81,7 @@ def describe(name: str) -> tuple[int, str]:
     config = model_config(name)
     stages = config.stages if isinstance(config, BackboneConfig) else ()
     slim = {"stages": tuple(stage.model_copy(update={"depth": 1}) for stage in stages)} if stages else {}
-    with torch.device("meta"):
+    with shapes_only():
         model = build(config.model_copy(update=slim))
     count = sum(p.numel() for p in model.parameters())
     if isinstance(model, Backbone):

@@ -1,6 +1,6 @@
 """Any number of labels per picture: every label has its own yes or no."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,12 +150,18 @@ class MeanAveragePrecision(MultilabelAveragePrecision):
         # As probabilities, since torchmetrics takes a batch of outputs that all lie in 0 to 1 for such.
         super().update(preds.float().sigmoid(), target)
 
-    def sync(self, *arguments: Any, **settings: Any) -> None:
+    def sync(
+        self,
+        dist_sync_fn: Callable[..., Any] | None = None,
+        process_group: Any = None,
+        should_sync: bool = True,
+        distributed_available: Callable[..., Any] | None = None,
+    ) -> None:
         """Gather the pictures of all processes; one that had none takes part with none, in the shape of the others."""
         if not self.update_called:
             nothing = torch.empty(0, self.num_labels, device=self.device)
             self.update(nothing, nothing.long())
-        super().sync(*arguments, **settings)
+        super().sync(dist_sync_fn, process_group, should_sync, distributed_available)
 
     def compute(self) -> Tensor:  # type: ignore[override]
         ranking = Ranking(*(dim_zero_cat(each).cpu().numpy() for each in (self.preds, self.target)))

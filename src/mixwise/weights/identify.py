@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-import torch
 from torch import Tensor
 
 from mixwise.config import ModelConfig, Size, VisionConfig
+from mixwise.device import shapes_only
 from mixwise.errors import MixwiseError, UsageError, unknown
 from mixwise.mixers import keyword_options
 from mixwise.model import Model, build, parse_config
@@ -169,7 +169,7 @@ def native_state(config: ModelConfig, build: Callable[[Any], Model] = build) -> 
 
 @functools.lru_cache(maxsize=256)
 def _native_state(config: str, build: Callable[[Any], Model]) -> dict[str, Tensor]:
-    with torch.device("meta"):
+    with shapes_only():
         return build(parse_config(json.loads(config))).state_dict()
 
 

@@ -7,6 +7,7 @@ from urllib.parse import urlparse
 import torch
 
 from mixwise.config import ModelConfig, VisionConfig, pair
+from mixwise.device import shapes_only
 from mixwise.errors import MixwiseError, UsageError
 from mixwise.model import Model, build
 from mixwise.models import create_model as create_fresh
@@ -201,7 +202,7 @@ def _check_size(start: Start, old: VisionConfig, new: VisionConfig) -> None:
 
 def takes(old: VisionConfig, new: VisionConfig) -> bool:
     """Whether a model takes images of another's size, found by passing shapes through it."""
-    with torch.device("meta"):
+    with shapes_only():
         try:
             build(old).eval()(torch.empty(1, old.channels, *new.image))
         except (UsageError, RuntimeError):
