@@ -39,6 +39,13 @@ def test_choices_exist_and_give_reasons(images, image):
     assert recipe.epochs >= 10
 
 
+@pytest.mark.parametrize(("side", "scale"), [(60, 0.65), (200, 0.35)])
+def test_small_pictures_keep_more_of_what_they_show(tmp_path, side, scale):
+    """By the size that they have, not the one that they are trained at."""
+    _, config = plan(folder(tmp_path, side, side), {"preprocess.image": 64}, Console(quiet=True))
+    assert config.recipe.augment.scale == scale
+
+
 def test_plan_prints_what_it_chose(tmp_path):
     text = io.StringIO()
     catalog, config = plan(folder(tmp_path, 30, 40, "L"), {}, Console(file=text, width=200))

@@ -1,6 +1,7 @@
 """What to train, and how, from what is in the folder; every choice comes with its reason."""
 
 import hashlib
+import math
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,8 @@ def plan(
             if listed := len(found.splits.get(split, ())):
                 raise MixwiseError(f"{data.source}: none of its {listed} {split} pictures can be read")
             raise UsageError(f"{data.source} has no pictures to {'learn from' if split == 'train' else 'validate on'}")
-    pre = _preprocess(measure(catalog.splits["train"], max_pixels=data.max_pixels), settings, start)
+    measured = measure(catalog.splits["train"], max_pixels=data.max_pixels)
+    pre = _preprocess(measured, settings, start)
     if start is not None:
         model = start.model.config.name
     elif wanted == "auto":
@@ -77,7 +79,7 @@ def plan(
         console.print(f"choice   {model}: {why}", highlight=False)
     else:
         model = wanted
-    recipe = choose_recipe(counts["train"], pre.image)
+    recipe = choose_recipe(counts["train"], pre.image, max(measured.height, measured.width))
     data = data.model_copy(update={"fingerprint": fingerprint(catalog), "rename": catalog.renamed})
     base = Train(model=model, task=catalog.task, classes=catalog.classes, data=data, preprocess=pre, recipe=recipe)
     if start is not None:
@@ -147,8 +149,8 @@ def choose_model(images: int, image: Size) -> tuple[str, str]:
     return "repmlp_compact_small", f"{images} pictures of {size} can teach the larger size"
 
 
-def choose_recipe(images: int, image: Size) -> Recipe:
-    """Settings that fit the number and the size of the training pictures.
+def choose_recipe(images: int, image: Size, side: float = math.inf) -> Recipe:
+    """Settings that fit the number of training pictures, the size they are seen at, and the longer side they have.
 
     About 140,000 pictures are looked at, in 30 to 400 epochs: a quarter of an hour at 128 × 128 on two processor cores.
     """
@@ -163,7 +165,9 @@ def choose_recipe(images: int, image: Size) -> Recipe:
             optimizer=Optimizer(lr=2e-3, lr_batch=64),
         )
     epochs = max(30, min(400, round(140_000 / images / 10) * 10))
-    augment = Augment(scale=0.35, flip=0.5, colour=0.3, erase=0.25, mixup=0.2, cutmix=1.0, mix_prob=0.5)
+    framed = side <= 128  # small pictures were cut to what they show: less can be cut off, and more is mixed
+    scale, mixed = (0.65, 0.8) if framed else (0.35, 0.5)
+    augment = Augment(scale=scale, flip=0.5, colour=0.3, erase=0.25, mixup=0.2, cutmix=1.0, mix_prob=mixed)
     if max(image) <= 40:  # every pixel counts: shifted by an eighth, as is usual for CIFAR, not cut to a third
         augment = Augment(scale=1, ratio=1, shift=max(image) // 8, flip=0.5, erase=0.1, cutmix=1.0, mix_prob=0.25)
     large = images >= 5_000
