@@ -105,6 +105,16 @@ def test_da09_lists_without_titles(root: Path, name: str, mark: str):
     assert counts(catalog)["train"] == {"a": 4, "b": 4}
 
 
+@pytest.mark.parametrize("title", ["path label", "Image\tclass name", "filename"])
+def test_a_title_line_of_a_list_is_no_picture(root: Path, title: str):
+    bare = title == "filename"
+    mark = "\t" if "\t" in title else " "
+    text = title + "\n" + ("pics/0.png\npics/1.png\npics/2.png\n" if bare else lines(ABC, mark))
+    catalog = discover(write(root, text, "t.txt"), split_single=False)
+    assert catalog.classes == (("pics",) if bare else ("a", "b"))
+    assert not any("missing" in note for note in catalog.notes)
+
+
 def test_da09_a_list_of_paths_takes_the_folder_as_class(root: Path):
     (root / "pics" / "b c").mkdir()
     (root / "pics" / "b c" / "x y.JPG").touch()

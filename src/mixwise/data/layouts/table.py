@@ -9,25 +9,10 @@ from typing import Any
 import numpy as np
 
 from mixwise.data.layout import is_split_tree
-from mixwise.data.layouts.text import Cells, is_picture_name, read_text
+from mixwise.data.layouts.text import PATH_TITLES, Cells, column_titled, is_picture_name, read_text
 from mixwise.data.listing import Listing, Row, counted, kinds, label_text, listed, marked, split_name
 from mixwise.errors import UsageError, printable
 
-_PATH = (
-    "path",
-    "filepath",
-    "file_path",
-    "image_path",
-    "img_path",
-    "filename",
-    "file_name",
-    "file",
-    "image",
-    "img",
-    "picture",
-    "image_name",
-    "image_file",
-)
 _LABEL = (
     "label",
     "labels",
@@ -57,7 +42,7 @@ def read_table(path: Path) -> Listing:
     """
     cells, where, rows = _rows(path)
     notes = cells.notes
-    split = _column(cells, _SPLIT)
+    split = column_titled(cells.columns, _SPLIT)
     rest = [i for i, name in enumerate(cells.columns) if i not in (where, split) and name]
     labels, several = _labels(path, cells, where, rest, notes)
     parts = ["train" if split is None else (split_name(str(cell[split])) or "") for cell in cells.rows]
@@ -80,7 +65,7 @@ def _rows(path: Path) -> tuple[Cells, int, list[Row]]:
     cells = _read_parquet(path) if path.suffix.lower() in (".parquet", ".pq") else read_text(path)
     if not cells.rows:
         raise UsageError(f"{path} has column titles and no rows")
-    where = _column(cells, _PATH)
+    where = column_titled(cells.columns, PATH_TITLES)
     if where is None:
         where = _only(
             [i for i in range(len(cells.columns)) if all(is_picture_name(str(r[i])) for r in cells.rows[:20])]
@@ -129,12 +114,6 @@ def _read_parquet(path: Path) -> Cells:
     return Cells(list(table.column_names), [list(row) for row in zip(*columns, strict=True)], 1)
 
 
-def _column(cells: Cells, names: tuple[str, ...]) -> int | None:
-    """The column with the first of these titles, in any case."""
-    titles = [title.lower().replace(" ", "_").replace("-", "_") for title in cells.columns]
-    return next((titles.index(name) for name in names if name in titles), None)
-
-
 def _only(found: list[int]) -> int | None:
     return found[0] if len(found) == 1 else None
 
@@ -143,7 +122,7 @@ def _labels(
     path: Path, cells: Cells, where: int, rest: list[int], notes: list[str]
 ) -> tuple[list[tuple[str, ...] | None], bool]:
     """(labels of each row, whether there may be several)."""
-    column = _column(cells, _LABEL)
+    column = column_titled(cells.columns, _LABEL)
     marks = [[_MARKS.get(str(row[i]).lower()) for i in rest] for row in cells.rows]
     if column is None and len(rest) > 1 and all(mark is not None for row in marks for mark in row):
         found, several = marked(path.name, np.array(marks), [cells.columns[i] for i in rest], notes)

@@ -15,6 +15,23 @@ from mixwise.errors import UsageError
 TEXT_TABLES = (".csv", ".tsv")
 LISTS = (".txt", ".lst", ".list")
 
+PATH_TITLES = (
+    "path",
+    "filepath",
+    "file_path",
+    "image_path",
+    "img_path",
+    "filename",
+    "file_name",
+    "file",
+    "image",
+    "img",
+    "picture",
+    "image_name",
+    "image_file",
+)
+"""What the column of pictures is called, `-` and blanks as `_`, in any case."""
+
 _DELIMITERS = (",", "\t", ";", "|")
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -39,6 +56,12 @@ class Cells:
 def is_picture_name(text: str) -> bool:
     """Whether a cell ends as the name of an image file does."""
     return Path(text.strip()).suffix.lower() in IMAGE_EXTENSIONS
+
+
+def column_titled(titles: list[str], names: tuple[str, ...]) -> int | None:
+    """The column with the first of these titles."""
+    written = [title.lower().replace(" ", "_").replace("-", "_") for title in titles]
+    return next((written.index(name) for name in names if name in written), None)
 
 
 def read_text(path: Path) -> Cells:
@@ -113,13 +136,14 @@ def _invented(path: Path, rows: list[list[str]]) -> list[str]:
 
 
 def _read_list(path: Path, lines: list[str]) -> Cells:
-    bare = [is_picture_name(line) for line in lines]
+    titled = len(lines) > 1 and column_titled(lines[0].split()[:1], PATH_TITLES) is not None
+    bare = [is_picture_name(line) for line in lines[titled:]]
     if all(bare):
-        return Cells(["path"], [[line.strip()] for line in lines], 1)
+        return Cells(["path"], [[line.strip()] for line in lines[titled:]], 1 + titled)
     rows = []
-    for number, (line, alone) in enumerate(zip(lines, bare, strict=True), start=1):
+    for number, (line, alone) in enumerate(zip(lines[titled:], bare, strict=True), start=1 + titled):
         cells = line.strip().split("\t") if "\t" in line.strip() else line.strip().rsplit(None, 1)
         if alone or len(cells) != 2:
             raise UsageError(f"{path}: line {number} is no `path label` as the others are: {line.strip()[:80]!r}")
         rows.append([cell.strip() for cell in cells])
-    return Cells(["path", "label"], rows, 1)
+    return Cells(["path", "label"], rows, 1 + titled)
