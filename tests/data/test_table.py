@@ -115,6 +115,18 @@ def test_a_title_line_of_a_list_is_no_picture(root: Path, title: str):
     assert not any("missing" in note for note in catalog.notes)
 
 
+@pytest.mark.parametrize(
+    ("names", "label"),
+    [(["image 1.png", "image 2.png"], " a"), (["image 1.png", "image 2.png"], ""), (["image", "image2"], " a")],
+)
+def test_a_picture_that_is_called_like_a_title_is_kept(root: Path, names: list[str], label: str):
+    pictures = [root / "pics" / name for name in names]
+    for picture in pictures:
+        picture.touch()
+    table = write(root / "pics", "".join(f"{name}{label}\n" for name in names), "t.txt")
+    assert unlabelled(table) == list(map(str, pictures))
+
+
 def test_da09_a_list_of_paths_takes_the_folder_as_class(root: Path):
     (root / "pics" / "b c").mkdir()
     (root / "pics" / "b c" / "x y.JPG").touch()

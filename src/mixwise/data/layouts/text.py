@@ -136,7 +136,7 @@ def _invented(path: Path, rows: list[list[str]]) -> list[str]:
 
 
 def _read_list(path: Path, lines: list[str]) -> Cells:
-    titled = len(lines) > 1 and column_titled(lines[0].split()[:1], PATH_TITLES) is not None
+    titled = len(lines) > 1 and _is_title(*(line.split() for line in lines[:2]))
     bare = [is_picture_name(line) for line in lines[titled:]]
     if all(bare):
         return Cells(["path"], [[line.strip()] for line in lines[titled:]], 1 + titled)
@@ -147,3 +147,9 @@ def _read_list(path: Path, lines: list[str]) -> Cells:
             raise UsageError(f"{path}: line {number} is no `path label` as the others are: {line.strip()[:80]!r}")
         rows.append([cell.strip() for cell in cells])
     return Cells(["path", "label"], rows, 1 + titled)
+
+
+def _is_title(first: list[str], second: list[str]) -> bool:
+    """Whether the words of a list's first line are titles; "image 1.png" is a picture, and so may be a bare "image"."""
+    titled = column_titled(first[:1], PATH_TITLES) is not None and not any(map(is_picture_name, first))
+    return titled and any(map(is_picture_name, second))
